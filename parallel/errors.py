@@ -1,0 +1,16 @@
+"""The errors a caller may want to tell apart.
+
+Exception
+└── UsageError       a mistake of the user's: printed in one piece, no traceback, exit code 2
+    └── WorldError   the processes do not add up: variables, devices, rendezvous
+"""
+
+from __future__ import annotations
+
+
+class UsageError(Exception):
+    """What was wanted, what was met, and what to type next."""
+
+
+class WorldError(UsageError):
+    """The processes that should train together cannot be found or do not add up."""

@@ -1,0 +1,151 @@
+"""What a way of training in parallel must answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from parallel.phases import Phases
+from parallel.world import World
+
+Batch = Any  # opaque: tensor, tuple, dict, object with .to(); only the task looks inside
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task says of one batch.
+
+    loss: 0-d, the mean over the batch's samples, or over its weight where that is given.
+    weight: 0-d tensor or number, e.g. tokens; None where the samples are the weight.
+    metrics: name -> [n] (one value a sample or token) or 0-d (a mean with the loss's weight).
+    """
+
+    loss: Tensor
+    weight: Tensor | float | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The task's two questions to a model; either may call the model in any way it likes."""
+
+    loss: Callable[[nn.Module, Batch], Outcome]
+    evaluate: Callable[[nn.Module, Batch], Outcome]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every engine does alike, whatever its strategy."""
+
+    precision: str = "float32"  # float32 | float64 | bfloat16 | float16
+    clip_norm: float | None = None
+    compile: bool = False
+
+
+@dataclass(frozen=True)
+class Share:
+    """One replica's part of one global batch, on the replica's device.
+
+    batches: one for each round of accumulation that has samples, never none.
+    counts: samples in each; 0 marks a borrowed batch: it is computed, so that the collective
+        part runs, and its gradients and buffer changes are discarded.
+    total: samples in the whole global batch, over all replicas and rounds.
+    """
+
+    batches: Sequence[Batch]
+    counts: Sequence[int]
+    total: int
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step's sums on this replica, detached and unreduced, on the device.
+
+    loss: sum of weight x loss over the share. weight: sum of weights.
+    metrics: name -> (sum, weight).
+    grad_norm: 0-d, of the reduced gradients before clipping; alike on all replicas.
+    skipped: whether the gradients were not finite, so that nothing was updated.
+    """
+
+    loss: Tensor
+    weight: Tensor | float
+    metrics: Mapping[str, tuple[Tensor, Tensor | float]]
+    grad_norm: Tensor
+    skipped: bool | Tensor
+
+
+Tally = Mapping[str, tuple[Tensor, Tensor | float]]  # "loss" and metrics -> (sum, weight)
+
+
+@dataclass
+class EngineState:
+    """All that training changed, under the model's own names, whatever the strategy.
+
+    model: parameters and buffers. optimizer: "0/name/slot" -> tensor.
+    groups: each optimizer's parameter groups, parameters by name. scaler: of float16, else empty.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    groups: list[list[dict[str, Any]]]
+    scaler: dict[str, Any]
+
+
+class Engine(ABC):
+    """A strategy at work on this process. Every rank calls every method, in the same order."""
+
+    module: nn.Module  # the task's own model, unwrapped
+    optimizers: list[Optimizer]
+    phases: Phases
+
+    @abstractmethod
+    def train_step(self, share: Share) -> StepResult:
+        """Update the parameters by one optimizer step on this replica's share of a global batch.
+
+        The gradient is the weighted mean over the whole global batch, however it is shared out.
+        """
+
+    @abstractmethod
+    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Tally]:
+        """Judge this replica's (batch, samples) pairs in evaluation mode, one tally for each.
+
+        No gradient is kept; the module is afterwards in the mode it was in.
+        """
+
+    @abstractmethod
+    def state(self) -> EngineState:
+        """All that is needed to go on: references, not copies, and buffers agreed."""
+
+    @abstractmethod
+    def load(self, state: EngineState) -> None:
+        """Go on from ``state``. Raises ``UsageError`` where names or shapes differ."""
+
+
+class Strategy(ABC):
+    """One way to spread a training step over processes. Subclass as a frozen dataclass.
+
+    Its fields are its configuration keys.
+    """
+
+    def replicas(self, world: World) -> int:
+        """Return how many ways a global batch is divided: 1 where every process reads it all."""
+        return 1
+
+    def check(self, world_size: int) -> None:
+        """Raise ``UsageError`` where ``world_size`` processes cannot train this way."""
+
+    @abstractmethod
+    def engine(
+        self,
+        model: nn.Module,
+        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        objective: Objective,
+        settings: Settings,
+        world: World,
+    ) -> Engine:
+        """Put ``model`` to work on this process's device. Collective."""

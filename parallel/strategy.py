@@ -87,12 +87,13 @@ class EngineState:
     """All that training changed, under the model's own names, whatever the strategy.
 
     model: parameters and buffers. optimizer: "0/name/slot" -> tensor.
-    groups: each optimizer's parameter groups, parameters by name. scaler: of float16, else empty.
+    groups: for each optimizer its parameter groups, parameters by name, and its plain numbers.
+    scaler: of float16, else empty.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    groups: list[list[dict[str, Any]]]
+    groups: list[dict[str, Any]]
     scaler: dict[str, Any]
 
 
@@ -102,6 +103,7 @@ class Engine(ABC):
     module: nn.Module  # the task's own model, unwrapped
     optimizers: list[Optimizer]
     phases: Phases
+    notices: Sequence[str] = ()  # what a person should know of how it runs
 
     @abstractmethod
     def train_step(self, share: Share) -> StepResult:
@@ -136,7 +138,7 @@ class Strategy(ABC):
         """Return how many ways a global batch is divided: 1 where every process reads it all."""
         return 1
 
-    def check(self, world_size: int) -> None:
+    def check(self, world_size: int) -> None:  # noqa: B027 - most take any number
         """Raise ``UsageError`` where ``world_size`` processes cannot train this way."""
 
     @abstractmethod

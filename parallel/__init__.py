@@ -1,0 +1,56 @@
+"""Ways to train in parallel. Usable alone; imports nothing from ``launch``."""
+
+from parallel.data_parallel import DataParallel
+from parallel.ddp import DDP
+from parallel.ending import leave, peer_left
+from parallel.errors import UsageError, WorldError
+from parallel.phases import Phases
+from parallel.place import Place
+from parallel.single import Single
+from parallel.strategy import (
+    Batch,
+    Engine,
+    EngineState,
+    Objective,
+    Outcome,
+    Settings,
+    Share,
+    StepResult,
+    Strategy,
+    Tally,
+)
+from parallel.world import World, find_device, join, use_deterministic_algorithms, whoami
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "single": Single,
+    "data_parallel": DataParallel,
+    "ddp": DDP,
+}
+
+__all__ = [
+    "DDP",
+    "STRATEGIES",
+    "Batch",
+    "DataParallel",
+    "Engine",
+    "EngineState",
+    "Objective",
+    "Outcome",
+    "Phases",
+    "Place",
+    "Settings",
+    "Share",
+    "Single",
+    "StepResult",
+    "Strategy",
+    "Tally",
+    "UsageError",
+    "World",
+    "WorldError",
+    "find_device",
+    "join",
+    "leave",
+    "peer_left",
+    "use_deterministic_algorithms",
+    "whoami",
+]

@@ -1,0 +1,141 @@
+"""Data parallel: every process holds the whole model and its share of each global batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from parallel.errors import UsageError
+from parallel.single import Whole
+from parallel.strategy import Engine, Objective, Settings, Share, StepResult, Strategy
+from parallel.world import World
+
+
+class Replica(Whole):
+    """One whole model among ``world.size``, its gradients averaged by torch's wrapper."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        objective: Objective,
+        settings: Settings,
+        world: World,
+        strategy: DDP,
+    ) -> None:
+        super().__init__(model, make_optimizer, objective, settings, world)
+        self.replicas = world.size
+        self._find_unused = strategy.find_unused_parameters
+        self._checked = False
+        self.wrapped = DistributedDataParallel(
+            self.forward,
+            bucket_cap_mb=strategy.bucket_mb,
+            find_unused_parameters=strategy.find_unused_parameters,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=_buffers_enter_the_math(self.module),
+        )
+        self.forward = self.wrapped
+        first = next(p for p in self.module.parameters() if p.requires_grad)
+        first.register_post_accumulate_grad_hook(self._own_backward_done)
+
+    def train_step(self, share: Share) -> StepResult:
+        """Return the sums of one optimizer step; see ``Engine``."""
+        try:
+            return super().train_step(share)
+        except RuntimeError as error:
+            if "finished reduction in the prior iteration" in str(error):
+                indices = re.findall(r"rank \d+: ([\d ]+)", str(error))
+                raise UsageError(_unused(_at(self.module, indices))) from None
+            raise
+
+    def round(self, last: bool) -> AbstractContextManager[Any]:
+        """Reduce in the last round only: forward and backward in one context."""
+        return nullcontext() if last else self.wrapped.no_sync()
+
+    def agree_buffers(self) -> None:
+        """Make buffers rank 0's on every rank. Collective."""
+        self.world.broadcast(list(self.module.buffers()))
+
+    def backward_done(self) -> None:
+        """Refuse parameters that took no part, once: torch would let the ranks drift apart."""
+        self.tail = "backward"
+        if self._checked or self._find_unused:
+            return
+        self._checked = True
+        trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        unused = [name for name, parameter in trainable.items() if parameter.grad is None]
+        if unused:
+            raise UsageError(_unused(unused))
+
+    def _own_backward_done(self, _: Tensor) -> None:
+        """The first parameter's gradient comes last: from here backward waits for the others."""
+        self.phases.end("backward")
+        self.tail = "communication"
+
+
+@dataclass(frozen=True)
+class DDP(Strategy):
+    """Replicate the model; torch's DistributedDataParallel averages the gradients."""
+
+    bucket_mb: float = 25.0  # gradients are sent in parcels of this size
+    find_unused_parameters: bool = False
+    sync_batch_norm: bool = False  # batch statistics over all processes; GPUs only
+
+    def replicas(self, world: World) -> int:
+        """Return the number of processes: each is a replica."""
+        return world.size
+
+    def engine(
+        self,
+        model: nn.Module,
+        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        objective: Objective,
+        settings: Settings,
+        world: World,
+    ) -> Engine:
+        """Return this process's replica; in a world of one, the model alone."""
+        notices = []
+        if self.sync_batch_norm and world.device.type == "cuda" and world.size > 1:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        elif self.sync_batch_norm:
+            notices = ["strategy.sync_batch_norm needs several GPUs; it is ignored here"]
+        engine = (
+            Whole(model, make_optimizer, objective, settings, world)
+            if world.size == 1
+            else Replica(model, make_optimizer, objective, settings, world, self)
+        )
+        engine.notices = notices
+        return engine
+
+
+def _buffers_enter_the_math(module: nn.Module) -> bool:
+    """Whether training reads a buffer: all but the running statistics of normalisation.
+
+    Only then must buffers be made alike before each forward, which costs a collective each time.
+    """
+    running = {
+        id(b) for part in module.modules() if isinstance(part, _NormBase) for b in part.buffers()
+    }
+    return any(id(buffer) not in running for buffer in module.buffers())
+
+
+def _at(module: nn.Module, indices: list[str]) -> list[str]:
+    """Return the names that torch's message gives by their number among the trainable."""
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    return [names[int(i)] for text in indices for i in text.split() if int(i) < len(names)]
+
+
+def _unused(names: list[str]) -> str:
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return (
+        f"these parameters took no part in the loss: {shown}; "
+        "freeze or remove them, or set strategy.find_unused_parameters=true"
+    )

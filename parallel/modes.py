@@ -1,0 +1,55 @@
+"""Ways to run a module that leave no trace in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards each part is in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+@contextmanager
+def keeping_buffers(module: nn.Module) -> Iterator[None]:
+    """Undo what happens to buffers meanwhile."""
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+
+@contextmanager
+def discarding(module: nn.Module, weight: Tensor | None, empty: bool) -> Iterator[None]:
+    """Make backward add gradients of exactly 0 if ``empty``, or where ``weight`` [] is 0.
+
+    They are replaced, not multiplied: a batch without weight may compute NaN.
+    """
+    if not empty and weight is None:
+        yield
+        return
+
+    def select(gradient: Tensor) -> Tensor:
+        if empty or weight is None:
+            return torch.zeros_like(gradient)
+        return torch.where(weight > 0, gradient, 0.0)
+
+    hooks = [p.register_hook(select) for p in module.parameters() if p.requires_grad]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,109 @@
+"""What an engine holds, under the model's own names, and back again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from parallel.errors import UsageError
+from parallel.strategy import EngineState
+
+
+def state(
+    module: nn.Module, optimizers: Sequence[Optimizer], scaler: torch.amp.GradScaler
+) -> EngineState:
+    """Return references to everything that training changed."""
+    tensors: dict[str, Tensor] = {}
+    groups: list[dict[str, Any]] = []
+    for number, optimizer in enumerate(optimizers):
+        held, described = _optimizer_state(optimizer, _names(module), f"{number}/")
+        tensors |= held
+        groups.append(described)
+    model = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
+    return EngineState(model, tensors, groups, dict(scaler.state_dict()))
+
+
+def load(
+    state: EngineState,
+    module: nn.Module,
+    optimizers: Sequence[Optimizer],
+    scaler: torch.amp.GradScaler,
+) -> None:
+    """Overwrite module, optimizers and scaler. Raises ``UsageError`` where names differ."""
+    try:
+        module.load_state_dict(state.model)
+    except RuntimeError as error:
+        raise UsageError(f"the saved weights are of another model: {error}") from None
+    if len(state.groups) != len(optimizers):
+        raise UsageError(
+            f"{len(state.groups)} optimizers were saved, but the task makes {len(optimizers)}"
+        )
+    for number, (optimizer, described) in enumerate(zip(optimizers, state.groups, strict=True)):
+        prefix = f"{number}/"
+        held = {
+            k.removeprefix(prefix): v for k, v in state.optimizer.items() if k.startswith(prefix)
+        }
+        _load_optimizer(optimizer, _names(module), held, described)
+    if scaler.is_enabled() and state.scaler:
+        scaler.load_state_dict(state.scaler)
+
+
+def _names(module: nn.Module) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in module.named_parameters()}
+
+
+def _optimizer_state(
+    optimizer: Optimizer, names: dict[Tensor, str], prefix: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors by "prefix + parameter/slot", and the rest: groups and plain numbers."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for parameter, slots in optimizer.state.items():
+        name = _name(parameter, names)
+        for slot, value in slots.items():
+            if isinstance(value, Tensor):
+                tensors[f"{prefix}{name}/{slot}"] = value
+            else:
+                numbers.setdefault(name, {})[slot] = value
+    groups = [
+        {**group, "params": [_name(parameter, names) for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return tensors, {"groups": groups, "numbers": numbers}
+
+
+def _load_optimizer(
+    optimizer: Optimizer,
+    names: dict[Tensor, str],
+    held: dict[str, Tensor],
+    described: dict[str, Any],
+) -> None:
+    saved = [group["params"] for group in described["groups"]]
+    own = [[_name(p, names) for p in group["params"]] for group in optimizer.param_groups]
+    if saved != own:
+        raise UsageError("the saved optimizer has other parameter groups than this run's")
+    index = {name: i for i, name in enumerate(name for group in own for name in group)}
+    slots: dict[int, dict[str, Any]] = {}
+    for key, value in held.items():
+        name, _, slot = key.rpartition("/")
+        slots.setdefault(index[name], {})[slot] = value
+    for name, numbers in described["numbers"].items():
+        slots.setdefault(index[name], {}).update(numbers)
+    groups = [
+        {**group, "params": [index[name] for name in group["params"]]}
+        for group in described["groups"]
+    ]
+    optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+
+def _name(parameter: Tensor, names: dict[Tensor, str]) -> str:
+    if parameter not in names:
+        raise UsageError(
+            f"an optimizer updates a parameter of shape {list(parameter.shape)} that is none of "
+            "the model's: make it part of the module that the task's model() returns"
+        )
+    return names[parameter]

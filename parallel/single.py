@@ -1,0 +1,190 @@
+"""One process, the whole model, the whole batch: what all others must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from parallel import naming
+from parallel.errors import UsageError
+from parallel.modes import discarding, evaluating, keeping_buffers
+from parallel.phases import Phases
+from parallel.strategy import (
+    Batch,
+    Engine,
+    EngineState,
+    Objective,
+    Outcome,
+    Settings,
+    Share,
+    StepResult,
+    Strategy,
+    Tally,
+)
+from parallel.sums import Sums, add
+from parallel.update import Update
+from parallel.world import World
+
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class TrainingLoss(nn.Module):
+    """The task's loss as a module's forward, so that a wrapper sees all that the task calls."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self._loss = model, objective.loss
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Any, dict[str, Tensor]]:
+        """Return loss, weight and metrics: a tuple, whose tensors a wrapper can find."""
+        outcome = self._loss(self.model, batch)
+        return outcome.loss, outcome.weight, dict(outcome.metrics)
+
+
+class Whole(Engine):
+    """The whole model in this process; ``replicas`` of it share each global batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        objective: Objective,
+        settings: Settings,
+        world: World,
+    ) -> None:
+        double = torch.float64 if settings.precision == "float64" else None
+        self.module = model.to(device=world.device, dtype=double)
+        self.world, self.objective = world, objective
+        self.replicas = 1
+        self.phases = Phases(world.device)
+        self.tail = "backward"  # the phase that ends when backward returns
+        self.optimizers = make_optimizer(self.module)
+        self.update = Update(self.optimizers, settings, world.device)
+        if settings.compile:
+            self.module.compile()
+        self.forward: nn.Module = TrainingLoss(self.module, objective)
+        low = AUTOCAST.get(settings.precision)
+        self._autocast: Callable[[], AbstractContextManager[Any]] = (
+            (lambda: torch.autocast(world.device.type, low)) if low else nullcontext
+        )
+
+    def train_step(self, share: Share) -> StepResult:
+        """Return the sums of one optimizer step; see ``Engine``."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        sums: Sums = {}
+        last = len(share.batches) - 1
+        for i, (batch, count) in enumerate(zip(share.batches, share.counts, strict=True)):
+            with self.round(i == last):
+                weighted = self._forward_backward(batch, count, share.total, sums)
+        self.backward_done()
+        loss, weight = sums.pop("loss")
+        factor = self._factor(weight) if weighted else None
+        norm, skipped = self.update.apply(factor)
+        self.phases.end("optimizer")
+        return StepResult(loss, weight, sums, norm, skipped)
+
+    def round(self, last: bool) -> AbstractContextManager[Any]:
+        """Return the context for forward and backward of one round of accumulation."""
+        return nullcontext()
+
+    def backward_done(self) -> None:
+        """Look at the gradients of the whole step, reduced and not yet applied."""
+
+    def _forward_backward(self, batch: Batch, count: int, total: int, sums: Sums) -> bool:
+        """Add one round's gradients and sums; return whether the task weighs its batches."""
+        with keeping_buffers(self.module) if not count else nullcontext():
+            with self._autocast():
+                loss, weight, metrics = self.forward(batch)
+            if loss.ndim or not loss.requires_grad:
+                raise UsageError(_bad_loss(loss))
+            self.phases.end("forward")
+            weighted = weight is not None
+            weight = (
+                weight if isinstance(weight, Tensor) else float(count if weight is None else weight)
+            )
+            scale = weight if weighted else count * self.replicas / total
+            on_gpu = isinstance(weight, Tensor) and weight.is_cuda  # reading it there would wait
+            empty = not count or not (on_gpu or float(weight))
+            select = weight if on_gpu and isinstance(weight, Tensor) else None
+            with discarding(self.module, select, empty):
+                self.update.scale(loss if empty else loss * scale).backward()
+            self.phases.end(self.tail)
+        add(sums, Outcome(loss, 0.0 if empty else weight, metrics))
+        return weighted
+
+    def _factor(self, weight: Tensor | float) -> Tensor:
+        """Return what turns the mean over replicas of weighted sums into the weighted mean []."""
+        whole = torch.as_tensor(weight, dtype=torch.float64, device=self.world.device).clone()
+        return self.replicas / self.world.sum(whole).clamp_min(1e-300)
+
+    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Tally]:
+        """Return one tally for each batch; see ``Engine``."""
+        self.agree_buffers()
+        tallies: list[Tally] = []
+        with evaluating(self.module), self._autocast():
+            for batch, count in batches:
+                outcome = self.objective.evaluate(self.module, batch)
+                sums: Sums = {}
+                add(sums, replace(outcome, weight=count) if outcome.weight is None else outcome)
+                tallies.append(sums)
+        return tallies
+
+    def agree_buffers(self) -> None:
+        """Make buffers alike on all replicas: they are rank 0's. Collective."""
+
+    def state(self) -> EngineState:
+        """Return the model and the optimizers by the model's own names."""
+        self.agree_buffers()
+        return naming.state(self.module, self.optimizers, self.update.scaler)
+
+    def load(self, state: EngineState) -> None:
+        """Go on from ``state``; see ``Engine``."""
+        naming.load(state, self.module, self.optimizers, self.update.scaler)
+
+
+def _bad_loss(loss: Tensor) -> str:
+    if loss.ndim:
+        return (
+            f"the task's loss has shape {list(loss.shape)}, wanted the batch's mean: 0-d; "
+            "end it by .mean(), or return (loss, weight)"
+        )
+    return (
+        "the task's loss does not depend on any trainable parameter; "
+        "is it computed under no_grad, or is the model frozen?"
+    )
+
+
+@dataclass(frozen=True)
+class Single(Strategy):
+    """Train in one process."""
+
+    def check(self, world_size: int) -> None:
+        """Refuse more processes than one."""
+        refuse_many("single", world_size)
+
+    def engine(
+        self,
+        model: nn.Module,
+        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        objective: Objective,
+        settings: Settings,
+        world: World,
+    ) -> Engine:
+        """Return the whole model at work on this process's device."""
+        return Whole(model, make_optimizer, objective, settings, world)
+
+
+def refuse_many(name: str, world_size: int) -> None:
+    """Raise ``UsageError`` where a strategy of one process meets several."""
+    if world_size > 1:
+        raise UsageError(
+            f"strategy {name!r} trains in one process, but {world_size} were started; "
+            "use strategy.name=ddp, or --nproc_per_node=1"
+        )

@@ -1,0 +1,233 @@
+"""The processes that train together, and this one's place among them.
+
+The only file of the project that asks the environment who we are, and that opens and closes the
+process group.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from parallel.errors import WorldError
+from parallel.place import Place, find_place
+from parallel.rendezvous import first_line, open_store
+
+T = TypeVar("T")
+_FAILURE = "launch/failure"
+
+
+@dataclass(frozen=True)
+class World:
+    """``size`` processes numbered ``0 <= rank < size``; this one owns ``device``.
+
+    Every method but ``report_failure`` and ``first_failure`` is collective: all ranks call it, in
+    the same order. In a world of one each is the identity.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    backend: str | None = None  # None in a world of one
+    launcher: str = "alone"
+    store: dist.Store | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Return ``value`` summed over the ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value
+
+    def sum_later(self, value: Tensor) -> dist.Work | None:
+        """Start summing ``value`` in place; it is whole once the returned work was waited for."""
+        return dist.all_reduce(value, async_op=True) if self.size > 1 else None
+
+    def gather(self, row: Tensor) -> Tensor:
+        """Return every rank's ``row`` [...], stacked: [size, ...]."""
+        if self.size == 1:
+            return row.unsqueeze(0)
+        rows = [torch.empty_like(row) for _ in range(self.size)]
+        dist.all_gather(rows, row.contiguous())
+        return torch.stack(rows)
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return every rank's ``value``, by rank."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]  # filled by now
+
+    def share(self, value: T) -> T:
+        """Return rank 0's ``value``: how a decision is taken once."""
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite ``tensors`` by rank 0's."""
+        if self.size > 1:
+            for work in [dist.broadcast(tensor, src=0, async_op=True) for tensor in tensors]:
+                work.wait()
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def report_failure(self, text: str) -> None:
+        """Leave ``text`` where the other ranks find it; the first to do so is kept."""
+        if self.store is not None:
+            try:
+                self.store.compare_set(_FAILURE, "", text)
+            except (RuntimeError, dist.DistError):
+                return  # its host is gone: nobody is left to read it
+
+    def first_failure(self, wait_s: float) -> str | None:
+        """Return what the first failing rank left, waiting up to ``wait_s`` for it."""
+        deadline = time.monotonic() + wait_s
+        try:
+            while self.store is not None and time.monotonic() < deadline:
+                if self.store.check([_FAILURE]):
+                    return bytes(self.store.get(_FAILURE)).decode()
+                time.sleep(0.05)
+        except (RuntimeError, dist.DistError):
+            return None
+        return None
+
+
+def whoami() -> Place:
+    """Return this process's place, before it meets the others. Raises ``WorldError``."""
+    return find_place(os.environ)
+
+
+def find_device(
+    place: Place, device: str = "auto", backend: str = "auto"
+) -> tuple[torch.device, str]:
+    """Return the device this process owns and the backend for it. Raises ``WorldError``.
+
+    One visible device a task (``srun --gpus-per-task=1``) is device 0 for every task; torchrun's
+    processes all see the same devices, so there must be one for each.
+    """
+    count = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = f"torch sees {count} GPUs" + (f" (CUDA_VISIBLE_DEVICES={visible})" if visible else "")
+    if device == "cuda" and not count:
+        raise WorldError(
+            f"launch.device=cuda wants a GPU, but {seen}; use launch.device=cpu or auto"
+        )
+    if backend == "nccl" and not count:
+        raise WorldError(
+            f"launch.backend=nccl needs a GPU for each process, but {seen}; "
+            "use launch.backend=auto (gloo on a CPU)"
+        )
+    if not count:
+        return torch.device("cpu"), "gloo" if backend == "auto" else backend
+    own = count == 1 and place.launcher in ("srun", "by hand")
+    if not own and place.local_size > count:
+        raise WorldError(
+            f"{place.local_size} processes on this node want a GPU each, but {seen}; "
+            f"use --nproc_per_node={count}, or launch.device=cpu"
+        )
+    index = 0 if own else place.local_rank
+    return torch.device("cuda", index), "nccl" if backend == "auto" else backend
+
+
+@contextmanager
+def join(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    store: str | None = None,
+    device: str = "auto",
+    backend: str = "auto",
+    timeout_s: float = 600.0,
+) -> Iterator[World]:
+    """Meet the other processes; without a launcher, a world of one.
+
+    rank, size, store: instead of the environment's; ``store`` is a path that all ranks can write.
+    timeout_s: how long a collective waits for the others. Raises ``WorldError`` where the
+    processes cannot meet. Collective.
+    """
+    place = whoami() if rank is None else Place(rank, size or 1, rank, size or 1, "by hand")
+    own, chosen = find_device(place, device, backend)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+    elif "OMP_NUM_THREADS" not in os.environ and place.local_size > 1:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_size))
+    at = (place.rank, place.size, place.local_rank, place.local_size, own)
+    if place.size == 1:
+        yield World(*at, launcher=place.launcher)
+        return
+    meeting = dist.FileStore(store, place.size) if store else open_store(place, timeout_s)
+    _open_group(place, meeting, own, chosen, timeout_s)
+    try:
+        yield World(*at, backend=chosen, launcher=place.launcher, store=meeting)
+    finally:
+        _close_group()
+
+
+def _open_group(
+    place: Place, store: dist.Store, device: torch.device, backend: str, timeout_s: float
+) -> None:
+    try:
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("launch", store),
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timedelta(seconds=timeout_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+    except RuntimeError as error:
+        chosen = os.environ.get("GLOO_SOCKET_IFNAME")
+        if chosen and "address" in str(error):
+            names = ", ".join(name for _, name in socket.if_nameindex())
+            raise WorldError(
+                f"GLOO_SOCKET_IFNAME={chosen} is no interface that gloo can use here "
+                f"({first_line(error)}); this machine has {names}"
+            ) from None
+        raise
+
+
+def _close_group() -> None:
+    """Take the group down so that no thread of it meets a finalising interpreter.
+
+    A gloo thread that destroys its last work needs the GIL for the Python objects it holds; if the
+    interpreter is finalising by then, CPython ends that thread and C++ aborts the process. So what
+    keeps the group alive is collected, and its threads get a moment with the GIL free.
+    """
+    failing = sys.exc_info()[0] is not None
+    if failing and dist.get_backend() == "nccl":
+        return  # destroying would wait for peers that never come; the process is about to end
+    gc.collect()
+    dist.destroy_process_group()
+    if not failing:
+        time.sleep(0.05)
+
+
+def use_deterministic_algorithms() -> None:
+    """Make torch use deterministic algorithms only, cuBLAS included."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)

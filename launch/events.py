@@ -37,13 +37,15 @@ class Progress:
     """A log interval has passed: means over it and over all replicas."""
 
     step: int  # optimizer steps done, the first is 1
-    epoch: int  # 0 for the first
+    epoch: int  # whole epochs done
     loss: float  # weighted mean since the last Progress
     metrics: Mapping[str, float]
     lr: float  # of the interval's last step
     grad_norm: float
     samples_per_s: float | None  # over all processes; None while warming up
-    time_s: Mapping[str, float]  # phase -> mean s a step on rank 0, and "step"; empty while warming up
+    time_s: Mapping[
+        str, float
+    ]  # phase -> mean s a step on rank 0, and "step"; empty while warming up
     peak_gib: float  # the most any process held
     slowest_rank: int
     skipped: int  # steps of the whole run whose gradients were not finite
@@ -110,13 +112,6 @@ class RunEnded:
 
 
 Event = (
-    RunStarted
-    | Progress
-    | EvaluationDone
-    | CheckpointSaved
-    | Scalar
-    | Picture
-    | Notice
-    | RunEnded
+    RunStarted | Progress | EvaluationDone | CheckpointSaved | Scalar | Picture | Notice | RunEnded
 )
 Listener = Callable[[Event], None]

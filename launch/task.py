@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from parallel import Batch
 
@@ -68,12 +68,10 @@ class Task(ABC):
 
     def collate(self, samples: list[Any]) -> Batch:
         """Make a batch of samples: torch's default collation."""
-        from torch.utils.data import default_collate  # users override this far more than they call it
-
         return default_collate(samples)
 
     def after_step(self, context: StepContext) -> None:  # noqa: B027 - a hook
-        """Run after each optimizer step, on every rank: averages of weights, own buffers, pictures."""
+        """Run after each optimizer step, on every rank: averages of weights, pictures."""
 
     # For strategies that cut the model: where it begins and where it ends.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -10,10 +11,10 @@ NAMES = ("data", "transfer", "forward", "backward", "communication", "optimizer"
 
 
 class Phases:
-    """Seconds by phase since the last ``take``.
+    """Seconds by phase since the last ``forget``.
 
     On CPU the monotonic clock is read at each mark; on CUDA an event is recorded on the current
-    stream, and all of them are resolved by ``take``, the only call that waits for the device.
+    stream, and ``seconds`` and ``forget`` resolve them: only these wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,16 +40,20 @@ class Phases:
             self._seconds[name] += now - self.last
             self.last = now
 
-    def take(self) -> dict[str, float]:
-        """Return the seconds gathered by phase, and start from zero. Waits for the device."""
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by phase since the last ``forget``. Waits for the device."""
         if self._cuda:
             torch.cuda.current_stream().synchronize()
-            for (_, start), (name, stop) in zip(self._events, self._events[1:], strict=False):
+            for (_, start), (name, stop) in pairwise(self._events):
                 if name:
                     self._seconds[name] += start.elapsed_time(stop) / 1e3  # ms
             del self._events[:-1]
-        taken, self._seconds = self._seconds, dict.fromkeys(NAMES, 0.0)
-        return taken
+        return dict(self._seconds)
+
+    def forget(self) -> None:
+        """Start again from zero."""
+        self.seconds()
+        self._seconds = dict.fromkeys(NAMES, 0.0)
 
     def _record(self, name: str) -> None:
         event = torch.cuda.Event(enable_timing=True)

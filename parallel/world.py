@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -26,15 +26,15 @@ from parallel.place import Place, find_place
 from parallel.rendezvous import first_line, open_store
 
 T = TypeVar("T")
-_FAILURE = "launch/failure"
+_FAILURE, _NOTED = "launch/failure", "launch/failure/noted"
 
 
 @dataclass(frozen=True)
 class World:
     """``size`` processes numbered ``0 <= rank < size``; this one owns ``device``.
 
-    Every method but ``report_failure`` and ``first_failure`` is collective: all ranks call it, in
-    the same order. In a world of one each is the identity.
+    Every method that does not speak of failures is collective: all ranks call it, in the same
+    order. In a world of one each is the identity.
     """
 
     rank: int = 0
@@ -96,24 +96,36 @@ class World:
         if self.size > 1:
             dist.barrier()
 
-    def report_failure(self, text: str) -> None:
-        """Leave ``text`` where the other ranks find it; the first to do so is kept."""
-        if self.store is not None:
-            try:
-                self.store.compare_set(_FAILURE, "", text)
-            except (RuntimeError, dist.DistError):
-                return  # its host is gone: nobody is left to read it
+    def report_failure(self, text: str) -> str:
+        """Leave ``text`` where the other ranks find it; return what the first to do so left."""
+        try:
+            if self.store is not None:
+                return bytes(self.store.compare_set(_FAILURE, "", text)).decode()
+        except (RuntimeError, dist.DistError):
+            return text  # the store's host is gone: nobody is left to read it
+        return text
 
     def first_failure(self, wait_s: float) -> str | None:
         """Return what the first failing rank left, waiting up to ``wait_s`` for it."""
+        return self._get(_FAILURE, wait_s)
+
+    def acknowledge_failure(self) -> None:
+        """Tell the failing rank that it may leave: rank 0 has written down what it left."""
+        if self.store is not None:
+            with suppress(RuntimeError, dist.DistError):
+                self.store.set(_NOTED, "yes")
+
+    def await_acknowledgement(self, wait_s: float) -> None:
+        """Wait up to ``wait_s`` for rank 0 to have written the failure down."""
+        self._get(_NOTED, wait_s)
+
+    def _get(self, key: str, wait_s: float) -> str | None:
         deadline = time.monotonic() + wait_s
-        try:
+        with suppress(RuntimeError, dist.DistError):
             while self.store is not None and time.monotonic() < deadline:
-                if self.store.check([_FAILURE]):
-                    return bytes(self.store.get(_FAILURE)).decode()
+                if self.store.check([key]):
+                    return bytes(self.store.get(key)).decode()
                 time.sleep(0.05)
-        except (RuntimeError, dist.DistError):
-            return None
         return None
 
 

@@ -1,5 +1,6 @@
 """Every key of a run's configuration, with its type, default, bounds and meaning."""
 
+# ruff: noqa: RUF009 - key() is a dataclass field
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -38,7 +39,9 @@ class Train:
         choices=("float32", "float64", "bfloat16", "float16"),
     )
     clip_norm: float | None = key(None, "largest norm of the gradients of all parameters", above=0)
-    max_skipped: int = key(10, "steps in a row without finite gradients that end the run", at_least=1)
+    max_skipped: int = key(
+        10, "steps in a row without finite gradients that end the run", at_least=1
+    )
     compile: bool = key(False, "compile the model with torch.compile")
     deterministic: bool = key(False, "use torch's deterministic algorithms only")
 
@@ -85,7 +88,9 @@ class Log:
 
     every_steps: int = key(10, "optimizer steps between lines", at_least=1)
     progress: str = key(
-        "auto", "bar, lines or none; auto: a bar on a terminal", choices=("auto", "bar", "lines", "none")
+        "auto",
+        "bar, lines or none; auto: a bar on a terminal",
+        choices=("auto", "bar", "lines", "none"),
     )
 
 
@@ -106,7 +111,8 @@ class Config:
     runs: str = key("runs", "the folder that holds all runs")
     seed: int = key(0, "of initialisation, order and augmentation", at_least=0)
     task: dict[str, Any] = key(
-        {"_target_": "launch.tasks.digits.Digits"}, "_target_: a Task; its fields are the other keys"
+        {"_target_": "launch.tasks.digits.Digits"},
+        "_target_: a Task; its fields are the other keys",
     )
     optimizer: dict[str, Any] = key(
         {"_target_": "torch.optim.AdamW", "lr": 2e-3}, "_target_: any torch optimizer, and its keys"

@@ -1,0 +1,129 @@
+"""Shares of an iterable dataset: every item once, whatever the number of replicas and workers.
+
+Nobody knows where a stream ends, so the ranks add up at each step how many samples they have. A
+replica that has run out borrows, as at the end of a map-style epoch, until all have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
+
+from launch.data.fetch import Collate
+from launch.data.seeds import derive, lent
+from launch.data.transfer import Transfer
+from launch.data.workers import WorkerSettings
+from parallel import Phases, Share, UsageError, World
+
+
+class Sharded(IterableDataset[tuple[bool, Any]]):
+    """The items of one of ``count`` parts, each marked True.
+
+    A dataset with ``shard(index, count)`` is asked for its part; any other is walked whole and
+    every count-th item kept, the first one being handed on unmarked if it is another part's: it
+    is what a part without items can borrow.
+    """
+
+    def __init__(self, dataset: IterableDataset[Any], index: int, count: int) -> None:
+        self.dataset, self.index, self.count = dataset, index, count
+
+    def __iter__(self) -> Iterator[tuple[bool, Any]]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        index, count = self.index * workers + worker, self.count * workers
+        if hasattr(self.dataset, "shard"):
+            yield from ((True, item) for item in self.dataset.shard(index, count))
+            return
+        for number, item in enumerate(self.dataset):
+            if number % count == index:
+                yield True, item
+            elif not number:
+                yield False, item
+
+
+class Streamed:
+    """One replica's shares of the global batches of an iterable dataset, on the device."""
+
+    steps_per_epoch: int | None = None
+
+    def __init__(
+        self,
+        dataset: IterableDataset[Any],
+        world: World,
+        global_batch_size: int,
+        replicas: int,
+        replica: int,
+        accumulate: int,
+        *,
+        seed: int,
+        drop_last: bool,
+        transfer: Transfer,
+        collate: Collate | None,
+        settings: WorkerSettings | None,
+    ) -> None:
+        settings = settings or WorkerSettings()
+        self.world, self.replica, self.per_replica = world, replica, world.size // replicas
+        self.size, self.accumulate, self.drop_last = global_batch_size, accumulate, drop_last
+        self.wanted = len(range(replica, global_batch_size, replicas))
+        self.seed, self.transfer = seed, transfer
+        self.collate = collate or default_collate
+        self.items = settings.batches(Sharded(dataset, replica, replicas), None)
+
+    def epoch(self, epoch: int, start: int, phases: Phases) -> Iterator[Share]:
+        """Yield shares until every replica's items are used up; see ``TrainingShares.epoch``."""
+        self.items.generator = torch.Generator().manual_seed(
+            derive(self.seed, "stream", epoch, self.replica)
+        )
+        with lent(derive(self.seed, "stream", epoch, self.replica)):
+            items = iter(self.items)
+        spare: list[Any] = []
+        k = 0
+        while True:
+            phases.begin()
+            with lent(derive(self.seed, "fetch", epoch, k, self.replica)):
+                taken = self._take(items, spare)
+            total = self._total(len(taken))
+            if not total and not k:
+                raise UsageError("the training stream is empty: 0 samples, wanted at least 1")
+            if not total or (self.drop_last and total < self.size):
+                return
+            if k >= start:
+                yield self._share(taken, spare, total, phases)
+            k += 1
+
+    def _take(self, items: Iterator[tuple[bool, Any]], spare: list[Any]) -> list[Any]:
+        """Return the next items of this replica, as many as a full share has."""
+        taken: list[Any] = []
+        while len(taken) < self.wanted:
+            found = list(islice(items, self.wanted - len(taken)))
+            if not found:
+                break
+            spare[:] = [found[0][1]]
+            taken += [item for mine, item in found if mine]
+        return taken
+
+    def _total(self, count: int) -> int:
+        """Return the samples of the global batch, over all replicas. Collective."""
+        value = torch.tensor(
+            count / self.per_replica, dtype=torch.float64, device=self.world.device
+        )
+        return round(float(self.world.sum(value)))
+
+    def _share(self, taken: list[Any], spare: list[Any], total: int, phases: Phases) -> Share:
+        if not taken and not spare:
+            raise UsageError(
+                f"replica {self.replica} got no item at all from the stream's shard(): it must "
+                "leave at least one item for every process, or offer no shard()"
+            )
+        rounds = min(self.accumulate, max(1, len(taken)))
+        cuts = [len(taken) * i // rounds for i in range(rounds + 1)]
+        lists = [taken[a:b] for a, b in pairwise(cuts)] if taken else [spare]
+        batches = [self.collate(part) for part in lists]
+        phases.end("data")
+        batches = [self.transfer(batch) for batch in batches]
+        phases.end("transfer")
+        return Share(batches, [len(part) for part in lists] if taken else [0], total)

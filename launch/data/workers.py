@@ -1,0 +1,40 @@
+"""DataLoaders as this project sets them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How many loader processes serve a training process, and how."""
+
+    workers: int = 0
+    prefetch: int = 2
+    pin: bool = False
+    persistent: bool = True
+    start_method: str | None = None
+
+    def batches(self, dataset: Dataset[Any], parts: Iterable[Any] | None) -> DataLoader[Any]:
+        """Return a loader of ``dataset[part]`` for each part; of the dataset's items if None."""
+        chosen: dict[str, Any] = {"batch_size": None} if parts is None else {"batch_sampler": parts}
+        if self.workers:  # DataLoader refuses these without workers
+            chosen["prefetch_factor"] = self.prefetch
+            chosen["persistent_workers"] = self.persistent
+            chosen["multiprocessing_context"] = self.start_method
+        return DataLoader(
+            dataset,
+            num_workers=self.workers,
+            pin_memory=self.pin,
+            collate_fn=as_is,
+            **chosen,
+        )
+
+
+def as_is(batch: Any) -> Any:
+    """Return ``batch``: it is collated already."""
+    return batch

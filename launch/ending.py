@@ -1,0 +1,72 @@
+"""How a run that fails ends on all ranks: the first to fail is named, and speaks last."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from launch.failures import Failure, describe
+from parallel import World, peer_left
+
+LINGER_S = 5.0  # the launcher ends the others once the first has left; it must see that one first
+log = logging.getLogger("launch")
+
+
+class RunFailedError(Exception):
+    """A run failed on some rank and that has been said; ``code`` is this process's exit code."""
+
+    def __init__(self, failure: Failure, is_first: bool) -> None:
+        super().__init__(failure.reason)
+        self.failure, self.is_first = failure, is_first
+        self.code = 2 if failure.is_usage else 1
+
+
+def settle(error: Exception, world: World, step: int) -> RunFailedError:
+    """Agree on which rank failed first; that rank says so on the screen, the others nothing."""
+    mine = describe(error, world.rank, step)
+    log.error("rank %d failed after step %d", world.rank, step, exc_info=error)
+    if peer_left(error):
+        said = world.first_failure(wait_s=2.0)
+        failure = Failure.from_json(said) if said else _silent_peer(mine)
+        if said is None and world.is_main:
+            _say(failure.text(world.size))
+        return RunFailedError(failure, is_first=False)
+    first = Failure.from_json(world.report_failure(mine.to_json()))
+    if first != mine:
+        return RunFailedError(first, is_first=False)
+    if not mine.is_usage:
+        _say("".join(traceback.format_exception(error)).rstrip())
+        get_error_handler().record_exception(error)  # torchrun shows it as the root cause
+    _say(mine.text(world.size))
+    return RunFailedError(mine, is_first=True)
+
+
+def linger(error: RunFailedError, world: World) -> None:
+    """Leave in the right order: the first to fail goes first, once rank 0 has written it down."""
+    if world.is_main:
+        world.acknowledge_failure()
+    if error.is_first:
+        world.await_acknowledgement(wait_s=3.0)
+    elif world.launcher == "torchrun":
+        time.sleep(LINGER_S)
+
+
+def _silent_peer(mine: Failure) -> Failure:
+    return Failure(
+        rank=-1,
+        kind="another rank left without a word",
+        message="killed from outside, out of memory, or ended by sys.exit",
+        at=mine.at,
+        advice="the launcher's table and the files in ranks/ say which",
+        step=mine.step,
+    )
+
+
+def _say(text: str) -> None:
+    stream = sys.__stderr__ or sys.stderr  # a rank's own sys.stderr may go to its file
+    stream.write(text + "\n")
+    stream.flush()

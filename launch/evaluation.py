@@ -1,0 +1,89 @@
+"""Judging every split but train: each sample once, sums and counts over all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from launch.data import EvaluationBatches
+from launch.events import EvaluationDone, Listener
+from parallel import Batch, Engine, Tally, World
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """The splits to judge, and how often."""
+
+    engine: Engine
+    world: World
+    splits: Mapping[str, EvaluationBatches]
+    tell: Listener
+    every_epochs: int | None = 1
+    every_steps: int | None = None
+
+    def is_due(self, step: int, epochs_done: int | None = None) -> bool:
+        """Whether to judge after ``step``, or at the end of the ``epochs_done``-th epoch."""
+        if not self.splits:
+            return False
+        every, count = (
+            (self.every_steps, step) if epochs_done is None else (self.every_epochs, epochs_done)
+        )
+        return every is not None and count % every == 0
+
+    def judge(self, step: int, epoch: int) -> dict[str, float]:
+        """Return "split/metric" -> value, alike on all ranks. Collective."""
+        found: dict[str, float] = {}
+        for split, batches in self.splits.items():
+            start = perf_counter()
+            counted = _Counted(batches)
+            tallies = self.engine.evaluate(counted)
+            metrics, samples = combine(tallies, counted.samples, self.world)
+            seconds = perf_counter() - start
+            self.tell(EvaluationDone(step, epoch, split, samples, metrics, seconds))
+            found |= {f"{split}/{name}": value for name, value in metrics.items()}
+        return found
+
+
+class _Counted:
+    """Batches, counting the samples that went by."""
+
+    def __init__(self, batches: EvaluationBatches) -> None:
+        self.batches, self.samples = batches, 0
+
+    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+        for batch, count in self.batches:
+            self.samples += count
+            yield batch, count
+
+
+def combine(tallies: Sequence[Tally], samples: int, world: World) -> tuple[dict[str, float], int]:
+    """Return means over all batches of all ranks, and the number of samples. Collective.
+
+    Sums are added in the order of the batches, not of the ranks, so that the same batches give
+    the same bits for any number of processes.
+    """
+    names = sorted(tallies[0]) if tallies else []
+    known = world.gather_objects((names, len(tallies), samples))
+    names = next((n for n, _, _ in known if n), [])
+    most = max(count for _, count, _ in known)
+    table = torch.zeros(most, 2 * len(names), dtype=torch.float64, device=world.device)
+    for row, tally in zip(table, tallies, strict=False):
+        row.copy_(torch.stack([_number(x, world) for name in names for x in tally[name]]))
+    gathered = world.gather(table)
+    counts = [count for _, count, _ in known]
+    in_order = [(rank, i) for i in range(most) for rank, n in enumerate(counts) if i < n]
+    rows = [gathered[rank, i] for rank, i in in_order]
+    sums = torch.stack(rows).sum(0).tolist() if rows else []
+    means = {
+        name: value / weight if weight else float("nan")
+        for name, value, weight in zip(names, sums[::2], sums[1::2], strict=True)
+    }
+    return means, sum(count for _, _, count in known)
+
+
+def _number(value: Tensor | float, world: World) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64, device=world.device)

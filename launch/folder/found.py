@@ -1,0 +1,159 @@
+"""What an earlier run left in a folder, and whether it is the same experiment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from launch.folder.disk import FolderError
+from launch.folder.run import RunFolder
+
+SAME = ("task", "seed", "data.drop_last", "train.global_batch_size")  # or another experiment
+LIMITS = ("epochs", "max_steps", "max_minutes")
+FIRST = ("lock", "ranks", "STOP", "slurm-*", ".config.yaml.part")  # may be there before config.yaml
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder holds: ``new``, ``interrupted`` or ``completed``, and how far it came.
+
+    last: the state in status.json, None without one. limits: of ``train`` in the config there.
+    """
+
+    state: str
+    last: str | None = None
+    step: int = 0
+    epoch: int = 0
+    reason: str = ""
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+
+
+def inspect(path: Path, config: Mapping[str, Any]) -> Found:
+    """Return what lies at ``path``; changes nothing.
+
+    Raises ``FolderError`` where it holds another experiment than ``config`` or no run at all.
+    """
+    folder = RunFolder(path)
+    if not _names(path):
+        return Found("new")
+    if not folder.config.is_file():
+        _refuse_foreign(folder)
+        return Found("new")
+    saved = _read_config(folder)
+    _refuse_other(folder, saved, config)
+    train = saved.get("train")
+    limits = {key: train.get(key) for key in LIMITS} if isinstance(train, Mapping) else {}
+    return _verdict(_read_status(folder.status), limits)
+
+
+def _names(path: Path) -> list[str]:
+    """Return what a folder holds; nothing where it does not exist."""
+    try:
+        return sorted(entry.name for entry in path.iterdir())
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return []
+        raise FolderError(f"{path} is a link to nothing; remove it or use name=OTHER") from None
+    except NotADirectoryError:
+        raise FolderError(
+            f"the run folder {path} is a file, or lies under one; use name=OTHER or runs=FOLDER"
+        ) from None
+    except OSError as error:
+        raise FolderError(f"cannot read the run folder {path}: {error.strerror}") from error
+
+
+def _refuse_foreign(folder: RunFolder) -> None:
+    """Raise where a folder without config.yaml holds more than a run's first moments leave."""
+    foreign = [n for n in _names(folder.path) if not any(fnmatch(n, first) for first in FIRST)]
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        raise FolderError(
+            f"{folder.path} is not a run folder: it holds {shown} but no config.yaml; "
+            f"use an empty one: name={_free_name(folder.path)}"
+        )
+
+
+def _read_config(folder: RunFolder) -> dict[str, Any]:
+    try:
+        saved = OmegaConf.to_container(OmegaConf.load(folder.config), resolve=False)
+        if isinstance(saved, dict) and saved:
+            return {str(key): value for key, value in saved.items()}
+        why = "no keys in it"
+    except (OSError, YAMLError, OmegaConfBaseException, UnicodeError) as error:
+        why = " ".join(str(error).split())
+    raise FolderError(
+        f"cannot read {folder.config}: {why}; mend it, or start anew: "
+        f"name={_free_name(folder.path)}"
+    )
+
+
+def _refuse_other(folder: RunFolder, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise where what must stay the same differs, naming each key with both values."""
+    there, here = dict(_identity(saved)), dict(_identity(wanted))
+    lines = [
+        f"  {key}: {there.get(key, 'absent')} there, {here.get(key, 'absent')} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+    if lines:
+        raise FolderError(
+            f"run folder {folder.path} holds another experiment:\n"
+            + "\n".join(lines)
+            + f"\nkeep both by another name: name={_free_name(folder.path)}"
+        )
+
+
+def _identity(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each key that says which experiment this is, with its value as JSON."""
+    for key in SAME:
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        yield from _leaves(key, value)
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from _leaves(f"{key}.{name}", item)
+    else:
+        yield key, json.dumps(value, default=str)
+
+
+def _read_status(path: Path) -> Mapping[str, Any]:
+    """Return status.json; nothing where it is absent or broken."""
+    try:
+        status = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def _verdict(status: Mapping[str, Any], limits: Mapping[str, float | None]) -> Found:
+    last = status.get("state")
+    return Found(
+        "completed" if last == "completed" else "interrupted",
+        last=last,
+        step=status.get("step") or 0,
+        epoch=status.get("epoch") or 0,
+        reason=status.get("reason") or "",
+        metrics=status.get("metrics") or {},
+        limits=limits,
+    )
+
+
+def _free_name(path: Path) -> str:
+    """Return the first of NAME-2, NAME-3, ... that is not taken."""
+    number = 2
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    return f"{path.name}-{number}"

@@ -1,0 +1,91 @@
+"""Where things lie in a run's folder, and how it is opened for one run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.folder.disk import replace_text, told
+from launch.folder.lock import Lock
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The names in runs/NAME; nothing of it need exist."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def status(self) -> Path:
+        """The run's state, replaced atomically."""
+        return self.path / "status.json"
+
+    @property
+    def lock(self) -> Path:
+        """Who runs here now."""
+        return self.path / "lock"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def ranks(self) -> Path:
+        """The folder of what each rank logged."""
+        return self.path / "ranks"
+
+    @property
+    def stop(self) -> Path:
+        """A file that asks the run to save and stop."""
+        return self.path / "STOP"
+
+    def events(self) -> list[Path]:
+        """Return TensorBoard's files, oldest first."""
+        return sorted(self.path.glob("events.out.tfevents.*"))
+
+
+@dataclass(frozen=True)
+class OpenFolder(RunFolder):
+    """A run folder that this process alone may write to."""
+
+    held: Lock
+
+    def touch_lock(self) -> None:
+        """Say that this run lives; raises ``FolderError`` where another took the folder over."""
+        self.held.touch()
+
+
+@contextmanager
+def open_folder(
+    path: Path, config_text: str, *, stale_after_s: float = 300
+) -> Iterator[OpenFolder]:
+    """Make the folder ours and write its config.yaml; the lock goes on every way out.
+
+    stale_after_s: silence after which a lock of another host counts as a dead run's.
+    Raises ``FolderError`` where another run lives in it or it cannot be written.
+    """
+    folder = RunFolder(path)
+    lock = Lock(folder.lock, stale_after_s)
+    with told(path):
+        path.mkdir(parents=True, exist_ok=True)
+        lock.take()
+    try:
+        with told(path):
+            folder.ranks.mkdir(exist_ok=True)
+            replace_text(folder.config, config_text)
+        yield OpenFolder(path, lock)
+    finally:
+        lock.release()

@@ -1,0 +1,145 @@
+"""What happened since the last log line on this process, and over all of them once they meet."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from parallel import StepResult, World
+from parallel.phases import NAMES, Phases
+
+WARM_UP_STEPS = 2  # first steps set up memory, threads and buckets: their times are left out
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What all ranks know after they met: rank -> numbers by name."""
+
+    rows: list[dict[str, float]]
+
+    def total(self, name: str) -> float:
+        """Return the sum over ranks."""
+        return sum(row[name] for row in self.rows)
+
+    def most(self, name: str) -> float:
+        """Return the largest over ranks."""
+        return max(row[name] for row in self.rows)
+
+    def mean(self, name: str) -> float:
+        """Return the weighted mean of a sum, over ranks; NaN without weight."""
+        weight = self.total(f"{name} weight")
+        return self.total(name) / weight if weight else float("nan")
+
+    @property
+    def slowest_rank(self) -> int:
+        """Return the rank that spent most time on its own work."""
+        own = [sum(row[name] for name in NAMES if name != "communication") for row in self.rows]
+        return own.index(max(own))
+
+
+@dataclass
+class Meter:
+    """Adds up steps without waiting for the device; ``meet`` is the only collective."""
+
+    world: World
+    phases: Phases
+    loss: Tensor | float = 0.0
+    weight: Tensor | float = 0.0
+    metrics: dict[str, tuple[Tensor, Tensor | float]] = field(default_factory=dict)
+    samples: int = 0  # of all replicas
+    steps: int = 0  # timed
+    warm: int = WARM_UP_STEPS  # steps still to be left out
+    seconds: float = 0.0  # of the timed steps
+    skipped: Tensor | int = 0  # of the whole run
+    in_a_row: Tensor | int = 0
+    grad_norm: Tensor | float = 0.0
+    _since: float = 0.0
+    _names: list[str] | None = None
+
+    def resume_clock(self) -> None:
+        """Start the clock: what comes next is training."""
+        self._since = perf_counter()
+
+    def stop_clock(self) -> None:
+        """Stop the clock: what comes next is not training."""
+        self.seconds += perf_counter() - self._since
+
+    def add(self, result: StepResult, total: int) -> None:
+        """Take in one step of a global batch of ``total`` samples."""
+        self.loss = self.loss + result.loss
+        self.weight = self.weight + result.weight
+        for name, (value, weight) in result.metrics.items():
+            before = self.metrics.get(name, (0.0, 0.0))
+            self.metrics[name] = (before[0] + value, before[1] + weight)
+        self.grad_norm = result.grad_norm
+        self._count_skipped(result.skipped)
+        if self.warm:
+            self.warm -= 1
+            if not self.warm:
+                self.phases.forget()
+                self.seconds, self._since = 0.0, perf_counter()
+        else:
+            self.samples += total
+            self.steps += 1
+
+    def _count_skipped(self, skipped: bool | Tensor) -> None:
+        if isinstance(skipped, Tensor):
+            self.skipped = self.skipped + skipped
+            self.in_a_row = torch.where(skipped, self.in_a_row + 1, 0)
+        elif skipped:
+            self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+        elif self.in_a_row:
+            self.in_a_row = 0
+
+    def meet(self, stop: float = 0.0, next_check: float = 0.0) -> Meeting:
+        """Return every rank's numbers since the last ``forget``. Collective."""
+        self.stop_clock()
+        self.resume_clock()
+        if self._names is None:
+            self._names = self.world.share(sorted(self.metrics))
+        mine = {
+            "loss": float(self.loss),
+            "loss weight": float(self.weight),
+            "samples": self.samples,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "skipped": float(self.skipped),
+            "in_a_row": float(self.in_a_row),
+            "grad_norm": float(self.grad_norm),
+            "peak_gib": peak_gib(self.world.device),
+            "stop": stop,
+            "next_check": next_check,
+            **self.phases.seconds(),
+        }
+        for name in self._names:
+            value, weight = self.metrics.get(name, (0.0, 0.0))
+            mine |= {name: float(value), f"{name} weight": float(weight)}
+        row = torch.tensor(list(mine.values()), dtype=torch.float64, device=self.world.device)
+        rows = self.world.gather(row).tolist()
+        return Meeting([dict(zip(mine, values, strict=True)) for values in rows])
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Return the metrics that ``meet`` reports."""
+        return self._names or []
+
+    def forget(self) -> None:
+        """Start the next log interval."""
+        self.loss = self.weight = 0.0
+        self.metrics = {}
+        self.samples = self.steps = 0
+        self.seconds = 0.0
+        self.phases.forget()
+
+
+def peak_gib(device: torch.device) -> float:
+    """Return the most memory this process held: of the GPU, or resident on the CPU, in GiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes, or KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

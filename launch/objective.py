@@ -1,0 +1,44 @@
+"""What a task says of a batch, brought into the one form that engines take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from launch.task import Task
+from parallel import Batch, Objective, Outcome, UsageError
+
+
+def objective(task: Task) -> Objective:
+    """Return ``task``'s loss and evaluation as an engine asks for them."""
+    return Objective(_outcomes(task.loss), _outcomes(task.evaluate))
+
+
+def _outcomes(ask: Callable[[nn.Module, Batch], Any]) -> Callable[[nn.Module, Batch], Outcome]:
+    def answer(model: nn.Module, batch: Batch) -> Outcome:
+        return outcome(ask(model, batch))
+
+    return answer
+
+
+def outcome(said: Any) -> Outcome:
+    """Return loss, (loss, weight) or {"loss", "weight", metrics} as an ``Outcome``."""
+    if isinstance(said, Tensor):
+        return Outcome(said)
+    if isinstance(said, Mapping) and isinstance(said.get("loss"), Tensor):
+        metrics = {name: value for name, value in said.items() if name not in ("loss", "weight")}
+        wrong = [name for name, value in metrics.items() if not isinstance(value, Tensor)]
+        if not wrong:
+            return Outcome(said["loss"], said.get("weight"), metrics)
+        raise UsageError(
+            f"the metric {wrong[0]!r} is a {type(metrics[wrong[0]]).__name__}, wanted a tensor: "
+            "one value for each sample [n], or their mean []"
+        )
+    if isinstance(said, tuple) and len(said) == 2 and isinstance(said[0], Tensor):
+        return Outcome(said[0], said[1])
+    raise UsageError(
+        f"the task's loss is a {type(said).__name__}, wanted a 0-d tensor, (loss, weight), "
+        'or a dict with "loss"'
+    )

@@ -1,0 +1,142 @@
+"""All that one process can know of a run before it meets the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import Dataset, IterableDataset
+
+from launch.config import (
+    Config,
+    ConfigError,
+    build,
+    build_strategy,
+    build_task,
+    to_dict,
+)
+from launch.data import GlobalBatchSampler, check_batch, check_datasets, seed_all
+from launch.folder import Found, inspect
+from launch.schedule import make_schedule
+from launch.task import Task
+from parallel import Place, Strategy, World, find_device
+
+Datasets = Mapping[str, Dataset[Any]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Checked and built, with every mistake that can be seen alone already refused.
+
+    datasets: None where the task's ``prepare`` must run first, once on each node.
+    """
+
+    config: Config
+    task: Task
+    strategy: Strategy
+    replicas: int
+    datasets: Datasets | None
+    folder: Path
+    notes: Sequence[str] = ()
+
+
+def prepare(config: Config, place: Place, notes: Sequence[str] = ()) -> Prepared:
+    """Return what this process needs to take part. Raises ``UsageError``."""
+    device, backend = find_device(place, config.launch.device, config.launch.backend)
+    task = build_task(config.task)
+    strategy = build_strategy(config.strategy, place.size)
+    world = World(place.rank, place.size, place.local_rank, place.local_size, device, backend)
+    replicas = strategy.replicas(world)
+    check_batch(config.train.global_batch_size, replicas, config.train.accumulate)
+    datasets = None
+    if type(task).prepare is Task.prepare:
+        datasets = load_datasets(config, task, replicas)
+    check_updates(config, datasets)
+    folder = Path(config.runs, config.name)
+    return Prepared(config, task, strategy, replicas, datasets, folder, notes)
+
+
+def load_datasets(config: Config, task: Task, replicas: int) -> Datasets:
+    """Return the task's splits. Raises ``UsageError`` where they cannot fill the batches."""
+    seed_all(config.seed)
+    datasets = task.datasets()
+    train = config.train
+    check_datasets(datasets, train.global_batch_size, replicas, config.data.drop_last)
+    metric = config.early_stop.metric if config.early_stop else None
+    if metric is not None and metric.partition("/")[0] not in set(datasets) - {"train"}:
+        splits = ", ".join(sorted(set(datasets) - {"train"})) or "none"
+        raise ConfigError(
+            f"early_stop.metric={metric} is of a split that is not evaluated; the task has {splits}"
+        )
+    return datasets
+
+
+def check_updates(config: Config, datasets: Datasets | None) -> None:
+    """Try optimizer and scheduler on a stand-in for the model. Raises ``UsageError``."""
+    stand_in = [torch.nn.Parameter(torch.zeros(2, 2))]
+    optimizer = build(config.optimizer, Optimizer, "optimizer", params=stand_in)
+    length = Length.of(config, datasets["train"]) if datasets else Length(1, 1)
+    make_schedule(config.scheduler, [optimizer], length.steps, length.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How many optimizer steps a run and an epoch have; None where the data's end tells."""
+
+    steps: int | None
+    steps_per_epoch: int | None
+
+    @staticmethod
+    def of(config: Config, train: Dataset[Any]) -> Length:
+        """Return the length of training on ``train``."""
+        limits = config.train
+        if isinstance(train, IterableDataset):
+            return Length(limits.max_steps, None)
+        batches = GlobalBatchSampler(
+            len(train),  # type: ignore[arg-type]  # a map-style dataset has a length
+            limits.global_batch_size,
+            drop_last=config.data.drop_last,
+        )
+        per_epoch = len(batches)
+        planned = [limits.epochs * per_epoch] if limits.epochs else []
+        planned += [limits.max_steps] if limits.max_steps else []
+        return Length(min(planned, default=None), per_epoch)
+
+
+def prepare_data(prepared: Prepared, world: World) -> Datasets:
+    """Return the splits, after the task's ``prepare`` on each node's first process. Collective."""
+    if prepared.datasets is not None:
+        return prepared.datasets
+    error: Exception | None = None
+    if not world.local_rank:
+        try:
+            prepared.task.prepare()
+        except Exception as met:
+            error = met
+    failed = [why for why in world.gather_objects(repr(error) if error else "") if why]
+    if error is not None:
+        raise error
+    if failed:
+        raise ConnectionError(f"closed by peer: the task's prepare() failed: {failed[0]}")
+    return load_datasets(prepared.config, prepared.task, prepared.replicas)
+
+
+def find_earlier(prepared: Prepared) -> Found:
+    """Return what an earlier run left in the folder. Raises ``UsageError`` if it is in the way."""
+    found = inspect(prepared.folder, to_dict(prepared.config))
+    if found.state != "completed":
+        return found
+    train = prepared.config.train
+    asked = {"epochs": train.epochs, "max_steps": train.max_steps, "max_minutes": train.max_minutes}
+    other = [key for key, value in asked.items() if found.limits.get(key) != value]
+    if other and found.reason != "early_stop":
+        differences = ", ".join(f"train.{k}={asked[k]} (was {found.limits.get(k)})" for k in other)
+        raise ConfigError(
+            f"{prepared.folder} holds a completed run of {found.step} steps, and this one asks for "
+            f"{differences}; train anew under another name: name={prepared.config.name}-2"
+        )
+    return found

@@ -40,7 +40,7 @@ class Replica(Whole):
             bucket_cap_mb=strategy.bucket_mb,
             find_unused_parameters=strategy.find_unused_parameters,
             gradient_as_bucket_view=True,
-            broadcast_buffers=_buffers_enter_the_math(self.module),
+            forward_sync_buffers=_buffers_enter_the_math(self.module),
         )
         self.forward = self.wrapped
         first = next(p for p in self.module.parameters() if p.requires_grad)

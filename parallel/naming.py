@@ -70,7 +70,10 @@ def _optimizer_state(
             else:
                 numbers.setdefault(name, {})[slot] = value
     groups = [
-        {**group, "params": [_name(parameter, names) for parameter in group["params"]]}
+        {
+            **{k: v.item() if isinstance(v, Tensor) else v for k, v in group.items()},
+            "params": [_name(parameter, names) for parameter in group["params"]],
+        }
         for group in optimizer.param_groups
     ]
     return tensors, {"groups": groups, "numbers": numbers}

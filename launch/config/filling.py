@@ -49,6 +49,9 @@ def fill(cls: type[Any], given: Mapping[Any, Any], key: str, problems: list[str]
 
 def _typed(field: Field[Any], hint: Any, value: Any, key: str, problems: list[str]) -> Any:
     """Return ``value`` as the field wants it."""
+    default = default_of(field)
+    if type(value) is type(default) and value == default:
+        return value
     section = section_of(hint)
     if section is not None and isinstance(value, Mapping):
         before = len(problems)

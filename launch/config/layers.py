@@ -35,7 +35,7 @@ def read_file(path: Path) -> Tree:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a text file: {error}") from None
     tree = read(text, str(path))
-    if tree is None:
+    if tree is None or (isinstance(tree, Word) and tree.value is None):
         return {}
     if not isinstance(tree, dict):
         met = "a list" if isinstance(tree, list) else shown(tree.text)

@@ -98,7 +98,7 @@ class Log:
 class Launch:
     """How the processes find each other."""
 
-    timeout_s: float = key(600, "seconds a process waits for the others in a collective", above=0)
+    timeout_s: float = key(600.0, "seconds a process waits for the others in a collective", above=0)
     device: str = key("auto", "auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
     backend: str = key("auto", "auto: nccl on cuda, gloo on cpu", choices=("auto", "gloo", "nccl"))
 

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,6 +41,9 @@ class Records:
                 file.write(strict_json(line) + "\n")
                 file.flush()
             except OSError as error:  # which says no path of itself
+                self._file = None  # opened anew, and mended, should there be room again
+                with suppress(OSError):
+                    file.close()
                 raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:

@@ -3,14 +3,14 @@ import os
 import pty
 import re
 import struct
-import sys
 import termios
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.events import CheckpointSaved, Notice
+from launch.events import CheckpointSaved, Notice, RunEnded
 from launch.listeners import Console, text
 
 
@@ -157,8 +157,6 @@ def test_none_says_start_notes_and_end_only(facts, clock, capsys):
 
 
 def test_a_failure_before_the_start_is_one_line(capsys):
-    from launch.events import RunEnded
-
     console = Console()
     console(RunEnded("failed", 0, 0, "ValueError: no data\n(train.py:3)", 1, {}, 0.4))
     console.close()
@@ -184,47 +182,45 @@ def test_where_no_terminal_is_there_is_no_bar(facts, capsys):
     assert captured.err == ""
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Lay stdout and stderr on a terminal of 120 columns; calling it returns what was written."""
+@contextmanager
+def terminal():
+    """Lay stdout and stderr on a terminal of 120 columns; yields what returns all it was shown."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    with open(theirs, "w", encoding="utf-8") as out, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", out)
+    os.set_blocking(ours, False)
 
-        def written():
-            out.flush()
-            os.set_blocking(ours, False)
-            parts = []
+    def shown():
+        parts = []
+        with suppress(BlockingIOError):
             while True:
-                try:
-                    parts.append(os.read(ours, 65536))
-                except BlockingIOError:
-                    return b"".join(parts).decode()
+                parts.append(os.read(ours, 65536))
+        return b"".join(parts).decode()
 
-        yield written
+    with open(theirs, "w", encoding="utf-8") as out, redirect_stdout(out), redirect_stderr(out):
+        yield shown
     os.close(ours)
 
 
-def test_on_a_terminal_a_bar_moves_and_lines_stand_above_it(facts, terminal, clock):
-    console = Console("auto", clock)
-    console(facts.started())
-    clock.now += 2
-    console(facts.progress(230, loss=0.0123))
-    console(facts.evaluated(230, loss=0.0912))
-    console(facts.ended(230))
-    console.close()
-    shown = terminal()
-    assert " 50%|" in shown
-    assert "| 230/460, loss 0.0123, 1,234 samples/s, 0:02 left" in shown
-    assert re.search(r"\repoch 10: valid/loss 0.0912 \(360 samples\)\r\n", shown)
-    assert re.search(r"left *\r\ncompleted at step 230", shown)
+def test_on_a_terminal_a_bar_moves_and_lines_stand_above_it(facts, clock):
+    with terminal() as shown:
+        console = Console("auto", clock)
+        console(facts.started())
+        clock.now += 2
+        console(facts.progress(230, loss=0.0123))
+        console(facts.evaluated(230, loss=0.0912))
+        console(facts.ended(230))
+        console.close()
+        text = shown()
+    assert " 50%|" in text
+    assert "| 230/460, loss 0.0123, 1,234 samples/s, 0:02 left" in text
+    assert re.search(r"\repoch 10: valid/loss 0.0912 \(360 samples\)\r\n", text)
+    assert re.search(r"left *\r\ncompleted at step 230", text)
 
 
-def test_a_bar_without_a_known_end_counts(facts, terminal):
-    console = Console("bar")
-    console(facts.started(steps=None, epochs=None))
-    console(facts.progress(230))
-    console.close()
-    assert "230 steps, loss 0.0043, 1,234 samples/s" in terminal()
+def test_a_bar_without_a_known_end_counts(facts):
+    with terminal() as shown:
+        console = Console("bar")
+        console(facts.started(steps=None, epochs=None))
+        console(facts.progress(230))
+        console.close()
+        assert "230 steps, loss 0.0043, 1,234 samples/s" in shown()

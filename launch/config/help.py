@@ -69,9 +69,6 @@ def _rows(field: Field[Any], key: str) -> list[Row]:
 
 def _line(row: Row, widths: tuple[int, int]) -> str:
     start = f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  "
-    return (
-        wrap(
-            row[2] or " ", _WIDTH, initial_indent=start, subsequent_indent=" " * len(start)
-        ).rstrip()
-        or start.rstrip()
-    )
+    if not row[2]:
+        return start.rstrip()
+    return wrap(row[2], _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))

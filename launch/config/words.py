@@ -37,7 +37,7 @@ def settle(annotation: Any, tree: Any, key: str, problems: list[str]) -> Any:
             for name, inner in tree.items()
         }
     if isinstance(tree, list):
-        item = item_of(annotation)
+        item = _item(annotation)
         return [settle(item, inner, joined(key, n), problems) for n, inner in enumerate(tree)]
     return tree
 
@@ -74,9 +74,13 @@ def _inside(
         problems += [no_such_key(key, str(name), names) for name in tree if name not in hints]
         return hints, _ANYTHING
     if "_target_" not in tree and not (key == "strategy" and "name" in tree):
-        return {}, item_of(annotation)
+        return {}, _item(annotation)
     cls = _made(tree, key)
     return ({}, _ANYTHING) if cls is None else (hints_of(cls), Any)
+
+
+def _item(annotation: Any) -> Any:
+    return annotation if annotation is _ANYTHING else item_of(annotation)
 
 
 def no_such_key(inside: str, name: str, names: Iterable[str]) -> str:

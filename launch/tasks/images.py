@@ -43,6 +43,7 @@ class Images(Task):
     def __post_init__(self) -> None:
         _want("target", self.target, TARGETS)
         _want("unreadable", self.unreadable, UNREADABLE)
+        _want_folder(self.folder)
         if self.size < PATCH or self.size % PATCH:
             raise ConfigError(
                 f"task.size={self.size}: wanted a multiple of {PATCH}; "
@@ -131,12 +132,6 @@ class Images(Task):
     def _found(self) -> tuple[list[str], dict[str, str]]:
         """Return the readable pictures' paths inside the folder, and why others are not."""
         folder = Path(self.folder).expanduser()
-        if not folder.is_dir():
-            met = "is a file" if folder.exists() else "does not exist"
-            raise ConfigError(
-                f"task.folder={self.folder} {met} (looked in {Path.cwd()}); "
-                "give a folder of pictures: task.folder=PATH"
-            )
         names = find_pictures(folder)
         checked = {name: why_unreadable(folder / name) for name in names}
         readable = [name for name, reason in checked.items() if reason is None]
@@ -187,6 +182,16 @@ class Residual(nn.Module):
 def _want(field: str, met: str, choices: tuple[str, ...]) -> None:
     if met not in choices:
         raise ConfigError(f"task.{field}={met}: wanted {' or '.join(choices)}")
+
+
+def _want_folder(met: str) -> None:
+    folder = Path(met).expanduser()
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ConfigError(
+            f"task.folder={met} {what} (looked in {Path.cwd()}); "
+            "give a folder of pictures: task.folder=PATH"
+        )
 
 
 def _listed(reasons: Mapping[str, str], most: int = 10) -> str:

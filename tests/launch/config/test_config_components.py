@@ -127,7 +127,7 @@ def test_where_null_may_be_meant_the_word_is_refused():
 
 
 def test_what_cannot_be_imported_is_left_to_the_building_to_say():
-    task = load([], ["task={_target_: nowhere.Task, mode: none}"]).task
+    task = load([], ["task={_target_: nowhere.Task, modes: [none], more: {mode: none}}"]).task
     with pytest.raises(ConfigError, match="there is no module 'nowhere'"):
         build_task(task)
 

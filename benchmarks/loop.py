@@ -1,6 +1,6 @@
 """The whole of launch.train's step against a minimal hand-written DDP loop with the same numbers.
 
-    OMP_NUM_THREADS=1 torchrun --standalone --nproc_per_node=2 benchmarks/loop.py [rounds]
+    OMP_NUM_THREADS=1 torchrun --standalone --nproc_per_node=2 benchmarks/loop.py [rounds [case]]
 
 Both train in the same processes, by turns, on the same samples in the same order. Ours logs,
 times, reports metrics and writes TensorBoard as a run does; theirs does nothing but train. The
@@ -28,11 +28,11 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from launch.assemble import assemble
 from launch.config import build, build_task, load
 from launch.data import derive
-from launch.listeners import Records, Status, TensorBoard, fan_out
+from launch.listeners import ClosingListener, Records, Status, TensorBoard, fan_out
 from launch.prepare import prepare
 from parallel import World, join, leave, whoami
 
-WARM_UP = 5  # steps of each turn that are not counted
+WARM_UP = 4  # steps of each turn that are not counted
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ CASES = [
         [
             *AUTOENCODER,
             *("task.samples=32", "optimizer._target_=torch.optim.Adam", "optimizer.lr=1e-4"),
-            *("train.global_batch_size=4", "train.epochs=2"),
+            *("train.global_batch_size=2", "train.epochs=1"),
         ],
         reconstructed,
     ),
@@ -127,7 +127,9 @@ def ours(case: Case, world: World, folder: Path) -> float:
         if type(event).__name__ == "Progress":
             seen.append(event.loss)
 
-    attached = [Records(path), Status(path), TensorBoard(path)] if world.is_main else []
+    attached: list[ClosingListener] = []
+    if world.is_main:
+        attached = [Records(path), Status(path), TensorBoard(path)]
     listeners = fan_out(*attached)
 
     def tell(event: Any) -> None:
@@ -197,7 +199,8 @@ def main() -> None:
     with join() as world, tempfile.TemporaryDirectory() as folder:
         torch.set_num_threads(1)
         shared = Path(world.share(folder))
-        for case in CASES:
+        wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+        for case in (case for case in CASES if case.name.startswith(wanted)):
             line = compare(case, world, clock, rounds, shared)
             if world.is_main:
                 sys.stdout.write(line + "\n")

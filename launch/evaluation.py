@@ -11,7 +11,7 @@ from torch import Tensor
 
 from launch.data import EvaluationBatches
 from launch.events import EvaluationDone, Listener
-from parallel import Batch, Engine, Tally, World
+from parallel import Batch, Engine, Outcome, World, sums
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Evaluator:
         for split, batches in self.splits.items():
             start = perf_counter()
             counted = _Counted(batches)
-            tallies = self.engine.evaluate(counted)
-            metrics, samples = combine(tallies, counted.samples, self.world)
+            outcomes = self.engine.evaluate(counted)
+            metrics, samples = combine(outcomes, counted.samples, self.world)
             seconds = perf_counter() - start
             self.tell(EvaluationDone(step, epoch, split, samples, metrics, seconds))
             found |= {f"{split}/{name}": value for name, value in metrics.items()}
@@ -60,12 +60,15 @@ class _Counted:
             yield batch, count
 
 
-def combine(tallies: Sequence[Tally], samples: int, world: World) -> tuple[dict[str, float], int]:
+def combine(
+    outcomes: Sequence[Outcome], samples: int, world: World
+) -> tuple[dict[str, float], int]:
     """Return means over all batches of all ranks, and the number of samples. Collective.
 
     Sums are added in the order of the batches, not of the ranks, so that the same batches give
     the same bits for any number of processes.
     """
+    tallies = [sums([outcome]) for outcome in outcomes]
     names = sorted(tallies[0]) if tallies else []
     known = world.gather_objects((names, len(tallies), samples))
     names = next((n for n, _, _ in known if n), [])
@@ -77,10 +80,10 @@ def combine(tallies: Sequence[Tally], samples: int, world: World) -> tuple[dict[
     counts = [count for _, count, _ in known]
     in_order = [(rank, i) for i in range(most) for rank, n in enumerate(counts) if i < n]
     rows = [gathered[rank, i] for rank, i in in_order]
-    sums = torch.stack(rows).sum(0).tolist() if rows else []
+    totals = torch.stack(rows).sum(0).tolist() if rows else []
     means = {
         name: value / weight if weight else float("nan")
-        for name, value, weight in zip(names, sums[::2], sums[1::2], strict=True)
+        for name, value, weight in zip(names, totals[::2], totals[1::2], strict=True)
     }
     return means, sum(count for _, _, count in known)
 

@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from parallel import StepResult, World
+from parallel import Outcome, StepResult, World, sums
 from parallel.phases import NAMES, Phases
 
 WARM_UP_STEPS = 2  # first steps set up memory, threads and buckets: their times are left out
@@ -48,9 +48,8 @@ class Meter:
 
     world: World
     phases: Phases
-    loss: Tensor | float = 0.0
-    weight: Tensor | float = 0.0
-    metrics: dict[str, tuple[Tensor, Tensor | float]] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)  # since the last summing up
+    totals: dict[str, tuple[float, float]] = field(default_factory=dict)  # name -> (sum, weight)
     samples: int = 0  # of all replicas
     steps: int = 0  # timed
     warm: int = WARM_UP_STEPS  # steps still to be left out
@@ -71,11 +70,7 @@ class Meter:
 
     def add(self, result: StepResult, total: int) -> None:
         """Take in one step of a global batch of ``total`` samples."""
-        self.loss = self.loss + result.loss
-        self.weight = self.weight + result.weight
-        for name, (value, weight) in result.metrics.items():
-            before = self.metrics.get(name, (0.0, 0.0))
-            self.metrics[name] = (before[0] + value, before[1] + weight)
+        self.outcomes += result.outcomes
         self.grad_norm = result.grad_norm
         self._count_skipped(result.skipped)
         if self.warm:
@@ -96,15 +91,21 @@ class Meter:
         elif self.in_a_row:
             self.in_a_row = 0
 
+    def _sum_up(self) -> None:
+        """Bring the outcomes into the totals. Waits for the device."""
+        for name, (value, weight) in sums(self.outcomes).items():
+            before = self.totals.get(name, (0.0, 0.0))
+            self.totals[name] = (before[0] + float(value), before[1] + float(weight))
+        self.outcomes = []
+
     def meet(self, stop: float = 0.0, next_check: float = 0.0) -> Meeting:
         """Return every rank's numbers since the last ``forget``. Collective."""
         self.stop_clock()
         self.resume_clock()
+        self._sum_up()
         if self._names is None:
-            self._names = self.world.share(sorted(self.metrics))
+            self._names = self.world.share(sorted(self.totals.keys() - {"loss"}))
         mine = {
-            "loss": float(self.loss),
-            "loss weight": float(self.weight),
             "samples": self.samples,
             "steps": self.steps,
             "seconds": self.seconds,
@@ -116,9 +117,8 @@ class Meter:
             "next_check": next_check,
             **self.phases.seconds(),
         }
-        for name in self._names:
-            value, weight = self.metrics.get(name, (0.0, 0.0))
-            mine |= {name: float(value), f"{name} weight": float(weight)}
+        for name in ("loss", *self._names):
+            mine[name], mine[f"{name} weight"] = self.totals.get(name, (0.0, 0.0))
         row = torch.tensor(list(mine.values()), dtype=torch.float64, device=self.world.device)
         rows = self.world.gather(row).tolist()
         return Meeting([dict(zip(mine, values, strict=True)) for values in rows])
@@ -130,8 +130,7 @@ class Meter:
 
     def forget(self) -> None:
         """Start the next log interval."""
-        self.loss = self.weight = 0.0
-        self.metrics = {}
+        self.totals = {}
         self.samples = self.steps = 0
         self.seconds = 0.0
         self.phases.forget()

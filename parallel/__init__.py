@@ -17,8 +17,8 @@ from parallel.strategy import (
     Share,
     StepResult,
     Strategy,
-    Tally,
 )
+from parallel.sums import sums
 from parallel.world import World, find_device, join, use_deterministic_algorithms, whoami
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -43,7 +43,6 @@ __all__ = [
     "Single",
     "StepResult",
     "Strategy",
-    "Tally",
     "UsageError",
     "World",
     "WorldError",
@@ -51,6 +50,7 @@ __all__ = [
     "join",
     "leave",
     "peer_left",
+    "sums",
     "use_deterministic_algorithms",
     "whoami",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,9 +25,7 @@ from parallel.strategy import (
     Share,
     StepResult,
     Strategy,
-    Tally,
 )
-from parallel.sums import Sums, add
 from parallel.update import Update
 from parallel.world import World
 
@@ -66,6 +64,8 @@ class Whole(Engine):
         self.tail = "backward"  # the phase that ends when backward returns
         self.optimizers = make_optimizer(self.module)
         self.update = Update(self.optimizers, settings, world.device)
+        self._parameters = list(self.module.parameters())
+        self._weighted = False  # whether the task weighs its batches: its loss tells
         if settings.compile:
             self.module.compile()
         self.forward: nn.Module = TrainingLoss(self.module, objective)
@@ -75,20 +75,18 @@ class Whole(Engine):
         )
 
     def train_step(self, share: Share) -> StepResult:
-        """Return the sums of one optimizer step; see ``Engine``."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        sums: Sums = {}
+        """Return what one optimizer step said; see ``Engine``."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        outcomes = []
         last = len(share.batches) - 1
         for i, (batch, count) in enumerate(zip(share.batches, share.counts, strict=True)):
             with self.round(i == last):
-                weighted = self._forward_backward(batch, count, share.total, sums)
+                outcomes.append(self._forward_backward(batch, count, share.total))
         self.backward_done()
-        loss, weight = sums.pop("loss")
-        factor = self._factor(weight) if weighted else None
-        norm, skipped = self.update.apply(factor)
+        norm, skipped = self.update.apply(self._factor(outcomes) if self._weighted else None)
         self.phases.end("optimizer")
-        return StepResult(loss, weight, sums, norm, skipped)
+        return StepResult(outcomes, norm, skipped)
 
     def round(self, last: bool) -> AbstractContextManager[Any]:
         """Return the context for forward and backward of one round of accumulation."""
@@ -97,44 +95,49 @@ class Whole(Engine):
     def backward_done(self) -> None:
         """Look at the gradients of the whole step, reduced and not yet applied."""
 
-    def _forward_backward(self, batch: Batch, count: int, total: int, sums: Sums) -> bool:
-        """Add one round's gradients and sums; return whether the task weighs its batches."""
+    def _forward_backward(self, batch: Batch, count: int, total: int) -> Outcome:
+        """Add one round's gradients; return what it said, with its weight."""
         with keeping_buffers(self.module) if not count else nullcontext():
             with self._autocast():
                 loss, weight, metrics = self.forward(batch)
             if loss.ndim or not loss.requires_grad:
                 raise UsageError(_bad_loss(loss))
             self.phases.end("forward")
-            weighted = weight is not None
-            weight = (
-                weight if isinstance(weight, Tensor) else float(count if weight is None else weight)
-            )
-            scale = weight if weighted else count * self.replicas / total
+            self._weighted = weight is not None
             on_gpu = isinstance(weight, Tensor) and weight.is_cuda  # reading it there would wait
-            empty = not count or not (on_gpu or float(weight))
-            select = weight if on_gpu and isinstance(weight, Tensor) else None
-            with discarding(self.module, select, empty):
-                self.update.scale(loss if empty else loss * scale).backward()
+            scale = count * self.replicas / total if weight is None else weight
+            empty = not count or not (on_gpu or float(scale))
+            self._backward(loss, scale, empty, weight if on_gpu else None)
             self.phases.end(self.tail)
-        add(sums, Outcome(loss, 0.0 if empty else weight, metrics))
-        return weighted
+        weight = 0.0 if empty else float(count) if weight is None else weight
+        return Outcome(loss.detach(), weight, {k: v.detach() for k, v in metrics.items()})
 
-    def _factor(self, weight: Tensor | float) -> Tensor:
+    def _backward(
+        self, loss: Tensor, scale: Tensor | float, empty: bool, select: Tensor | None
+    ) -> None:
+        """Add the gradients of scale x loss, or zeros if ``empty`` or where ``select`` is 0."""
+        if self.update.scaler.is_enabled():
+            loss = self.update.scaler.scale(loss)
+        given = torch.as_tensor(1.0 if empty else scale, dtype=loss.dtype, device=loss.device)
+        discard = empty or select is not None
+        with discarding(self.module, select, empty) if discard else nullcontext():
+            loss.backward(given)
+
+    def _factor(self, outcomes: Sequence[Outcome]) -> Tensor:
         """Return what turns the mean over replicas of weighted sums into the weighted mean []."""
-        whole = torch.as_tensor(weight, dtype=torch.float64, device=self.world.device).clone()
+        weights = [torch.as_tensor(o.weight, dtype=torch.float64) for o in outcomes]
+        whole = torch.stack([weight.to(self.world.device) for weight in weights]).sum()
         return self.replicas / self.world.sum(whole).clamp_min(1e-300)
 
-    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Tally]:
-        """Return one tally for each batch; see ``Engine``."""
+    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
+        """Return what the task says of each batch; see ``Engine``."""
         self.agree_buffers()
-        tallies: list[Tally] = []
+        outcomes = []
         with evaluating(self.module), self._autocast():
             for batch, count in batches:
-                outcome = self.objective.evaluate(self.module, batch)
-                sums: Sums = {}
-                add(sums, replace(outcome, weight=count) if outcome.weight is None else outcome)
-                tallies.append(sums)
-        return tallies
+                said = self.objective.evaluate(self.module, batch)
+                outcomes.append(replace(said, weight=float(count)) if said.weight is None else said)
+        return outcomes
 
     def agree_buffers(self) -> None:
         """Make buffers alike on all replicas: they are rank 0's. Collective."""

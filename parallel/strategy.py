@@ -64,22 +64,16 @@ class Share:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimizer step's sums on this replica, detached and unreduced, on the device.
+    """What one optimizer step said on this replica: detached, unreduced, on the device.
 
-    loss: sum of weight x loss over the share. weight: sum of weights.
-    metrics: name -> (sum, weight).
-    grad_norm: 0-d, of the reduced gradients before clipping; alike on all replicas.
+    outcomes: one a round, each with its weight; ``sums`` adds them up when they are wanted.
+    grad_norm: of the reduced gradients before clipping; alike on all replicas.
     skipped: whether the gradients were not finite, so that nothing was updated.
     """
 
-    loss: Tensor
-    weight: Tensor | float
-    metrics: Mapping[str, tuple[Tensor, Tensor | float]]
-    grad_norm: Tensor
-    skipped: bool | Tensor
-
-
-Tally = Mapping[str, tuple[Tensor, Tensor | float]]  # "loss" and metrics -> (sum, weight)
+    outcomes: Sequence[Outcome]
+    grad_norm: Tensor | float
+    skipped: Tensor | bool
 
 
 @dataclass
@@ -113,8 +107,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Tally]:
-        """Judge this replica's (batch, samples) pairs in evaluation mode, one tally for each.
+    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
+        """Judge this replica's (batch, samples) pairs in evaluation mode, one outcome for each.
 
         No gradient is kept; the module is afterwards in the mode it was in.
         """

@@ -1,33 +1,49 @@
-"""Sums over batches, in float64, from which exact means are made."""
+"""Exact means: sums of weight x value and of weight, in float64, over many batches at once."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from parallel.strategy import Outcome
 
-Sums = dict[str, tuple[Tensor, Tensor | float]]  # name -> (sum of weight x value, sum of weight)
+Sums = Mapping[str, tuple[Tensor, Tensor | float]]  # "loss" and metrics -> (sum, sum of weights)
 
 
-def add(sums: Sums, outcome: Outcome) -> None:
-    """Add one batch to ``sums``: 0-d means by their weight, [n] values one by one.
+def sums(outcomes: Sequence[Outcome]) -> dict[str, tuple[Tensor, Tensor | float]]:
+    """Return sums over ``outcomes``, each with its weight: 0-d means by it, [n] values one by one.
 
-    Without weight (a borrowed batch, or one of padding alone) only zeros: the mean of nothing is
-    NaN, so it is never multiplied. On a GPU nothing is read, only selected by.
+    What has no weight (a borrowed batch, or one of padding alone) counts for nothing: the mean of
+    nothing is NaN, so it is never multiplied. On a GPU nothing is read, only selected by.
     """
-    weight = outcome.weight if isinstance(outcome.weight, Tensor) else float(outcome.weight or 0.0)
-    for name, value in {"loss": outcome.loss, **outcome.metrics}.items():
-        entry = _entry(value.detach(), weight)
-        before = sums.get(name)
-        sums[name] = entry if before is None else (before[0] + entry[0], before[1] + entry[1])
+    counted = [o for o in outcomes if isinstance(o.weight, Tensor) or o.weight]
+    if not counted:
+        return {name: _nothing(value) for o in outcomes[:1] for name, value in _values(o)}
+    found: dict[str, list[tuple[Tensor, Tensor | float | None]]] = {}
+    for outcome in counted:
+        for name, value in _values(outcome):
+            found.setdefault(name, []).append((value, outcome.weight))
+    return {name: _sum(entries) for name, entries in found.items()}
 
 
-def _entry(value: Tensor, weight: Tensor | float) -> tuple[Tensor, Tensor | float]:
-    if isinstance(weight, float) and not weight:
-        return torch.zeros((), dtype=torch.float64, device=value.device), 0.0
-    if value.ndim:
-        return value.sum(dtype=torch.float64), float(value.numel())
-    if isinstance(weight, float):
-        return value.double() * weight, weight
-    return torch.where(weight > 0, value.double() * weight, 0.0), weight.double()
+def _values(outcome: Outcome) -> list[tuple[str, Tensor]]:
+    return [("loss", outcome.loss), *outcome.metrics.items()]
+
+
+def _nothing(value: Tensor) -> tuple[Tensor, float]:
+    return torch.zeros((), dtype=torch.float64, device=value.device), 0.0
+
+
+def _sum(entries: list[tuple[Tensor, Tensor | float | None]]) -> tuple[Tensor, Tensor | float]:
+    first, weight = entries[0]
+    if first.ndim:
+        each = torch.cat([value.reshape(-1) for value, _ in entries])
+        return each.sum(dtype=torch.float64), float(each.numel())
+    values = torch.stack([value for value, _ in entries]).double()
+    if isinstance(weight, Tensor):
+        weights = torch.stack([torch.as_tensor(w) for _, w in entries]).to(values)
+        return torch.where(weights > 0, values * weights, 0.0).sum(), weights.sum()
+    numbers = torch.tensor([float(w or 0.0) for _, w in entries], dtype=torch.float64)
+    return (values * numbers.to(values.device)).sum(), float(numbers.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -33,14 +34,10 @@ class Update:
             getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in optimizers
         )
 
-    def scale(self, loss: Tensor) -> Tensor:
-        """Return the loss [] to call backward on."""
-        return self.scaler.scale(loss) if self.scaler.is_enabled() else loss
-
-    def apply(self, factor: Tensor | None = None) -> tuple[Tensor, bool | Tensor]:
+    def apply(self, factor: Tensor | None = None) -> tuple[Tensor | float, Tensor | bool]:
         """Multiply the gradients by ``factor``, clip them, and update, or skip if not finite.
 
-        Returns their norm [] before clipping, and whether the update was skipped.
+        Returns their norm before clipping, and whether the update was skipped.
         """
         if self.scaler.is_enabled():
             for optimizer in self.optimizers:
@@ -50,11 +47,12 @@ class Update:
             torch._foreach_mul_(dense, factor)
         norm = total_norm(dense)
         if self._told_on_device and not self.scaler.is_enabled():
-            skipped = ~torch.isfinite(norm)
+            skipped = ~torch.isfinite(torch.as_tensor(norm))
             self._clip(dense, norm)
             self._step_unless(skipped)
             return norm, skipped
-        if not bool(torch.isfinite(norm)):
+        norm = float(norm)
+        if not math.isfinite(norm):
             if self.scaler.is_enabled():
                 self.scaler.update()
             return norm, True
@@ -62,9 +60,14 @@ class Update:
         self._step()
         return norm, False
 
-    def _clip(self, gradients: list[Tensor], norm: Tensor) -> None:
-        if self.clip_norm is not None:
-            torch._foreach_mul_(gradients, (self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+    def _clip(self, gradients: list[Tensor], norm: Tensor | float) -> None:
+        if self.clip_norm is None:
+            return
+        factor = self.clip_norm / (norm + 1e-6)
+        if isinstance(factor, Tensor):
+            torch._foreach_mul_(gradients, factor.clamp(max=1.0))
+        elif factor < 1.0:
+            torch._foreach_mul_(gradients, factor)
 
     def _step(self) -> None:
         if not self.scaler.is_enabled():
@@ -82,12 +85,13 @@ class Update:
             optimizer.step()
 
 
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the 2-norm [] of all ``tensors`` together; 0 of none."""
-    if not tensors:
-        return torch.zeros(())
-    norms = torch._foreach_norm(list(tensors))
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+def total_norm(tensors: Sequence[Tensor]) -> Tensor | float:
+    """Return the 2-norm of all ``tensors`` together, on the device; a number on the CPU."""
+    norms = torch._foreach_norm(list(tensors)) if tensors else ()
+    if not norms or not norms[0].is_cuda:
+        return math.sqrt(sum(norm.item() ** 2 for norm in norms))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def _dense(parameter: nn.Parameter) -> Tensor:

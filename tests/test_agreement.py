@@ -15,7 +15,7 @@ from launch.data import EvaluationBatches, Transfer, loader
 from launch.evaluation import combine
 from launch.objective import objective
 from launch.task import Task
-from parallel import DDP, Settings, Single, Strategy, World
+from parallel import DDP, Outcome, Settings, Single, Strategy, World, sums
 
 SAMPLES, BATCH, STEPS = 23, 7, 12  # no process count from 2 to 4 divides either
 
@@ -75,8 +75,8 @@ def train(world: World, strategy: Strategy, accumulate: int, weighted: bool, pre
     while len(losses) < steps:
         for share in shares.epoch(epoch, 0, engine.phases):
             result = engine.train_step(share)
-            sums = torch.stack([result.loss, torch.as_tensor(result.weight, dtype=torch.float64)])
-            total, weight = world.sum(sums.clone()).tolist()
+            loss = torch.stack([torch.as_tensor(x) for x in sums(result.outcomes)["loss"]])
+            total, weight = world.sum(loss.double()).tolist()
             losses.append(total / weight)
             if gradients is None:
                 gradients = [p.grad.double().flatten() for p in engine.module.parameters()]
@@ -143,8 +143,8 @@ def evaluate(world, samples, size):
     table = torch.stack([numbers.sin(), numbers.cos(), *[numbers / 7] * 4], 1)
     dataset = TensorDataset(table, numbers.long() % 2, numbers)
     split = EvaluationBatches(dataset, size, world.size, world.rank, Transfer(world.device))
-    tallies = engine.evaluate(split)
-    return combine(tallies, sum(count for _, count in split), world)
+    outcomes = engine.evaluate(split)
+    return combine(outcomes, sum(count for _, count in split), world)
 
 
 def evaluate_all(world, path):
@@ -167,8 +167,7 @@ def test_B5_A16_evaluation_is_identical_for_any_number_of_processes(
 
 
 def mean_of_ids(world):
-    sums = [{"loss": (torch.tensor(float(sum(ids))), float(len(ids)))} for ids in ([0, 1], [2, 3])]
-    sums.append({"loss": (torch.tensor(4.0), 1.0)})
-    own = sums[world.rank :: world.size]
+    batches = [torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]), torch.tensor([4.0])]
+    own = [Outcome(ids.mean(), float(len(ids))) for ids in batches[world.rank :: world.size]]
     metrics, samples = combine(own, [3, 2][world.rank], world)
     assert (metrics["loss"], samples) == (2.0, 5)

@@ -44,7 +44,7 @@ class EvaluationBatches:
             return
         samples = len(dataset)  # type: ignore[arg-type]  # a map-style dataset has a length
         self.parts = [
-            Part(torch.arange(a, min(a + batch_size, samples)), 0, derive(seed, "evaluate", a))
+            Part(torch.arange(a, min(a + batch_size, samples)), 0, (seed, "evaluate", a))
             for a in range(replica * batch_size, samples, replicas * batch_size)
         ]
         self.fetch = Fetch(dataset, collate)

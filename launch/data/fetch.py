@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from launch.data.sampler import Part
 from launch.data.seeds import lent
 from parallel import Batch
 
+AHEAD_BYTES, AHEAD_STEPS = 2**24, 64  # of a set of tensors, what is selected in one go
 Collate = Callable[[list[Any]], Batch]
 
 
@@ -33,6 +34,22 @@ class Fetch(Dataset[Batch]):
             return _select(self.dataset, part.indices)
         with lent(part.seed):
             return self._gather(part.indices.tolist())
+
+    def many(self, parts: Sequence[Part]) -> list[Batch]:
+        """Return the batches of ``parts``: of tensors selected in one go, and divided."""
+        if not self.is_tensors or len(parts) < 2:
+            return [self.__getitems__(part) for part in parts]
+        sizes = [len(part.indices) for part in parts]
+        whole = _select(self.dataset, torch.cat([part.indices for part in parts]))
+        columns = [tensor.split(sizes) for tensor in whole]
+        return [list(batch) for batch in zip(*columns, strict=True)]
+
+    def at_once(self, samples: int) -> int:
+        """Return how many steps of ``samples`` to fetch together: up to ``AHEAD_BYTES``."""
+        if not self.is_tensors:
+            return 1
+        size = sum(tensor.nbytes for tensor in _select(self.dataset, torch.zeros(1).long()))
+        return max(1, min(AHEAD_STEPS, AHEAD_BYTES // max(1, size * samples)))
 
     def _gather(self, indices: list[int]) -> Batch:
         at_once = getattr(self.dataset, "__getitems__", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
@@ -40,6 +41,7 @@ class TrainingShares:
         settings = settings or WorkerSettings()
         self.sampler, self.transfer, self.pin = sampler, transfer, settings.pin
         self.fetch = Fetch(dataset, collate)
+        self.ahead = self.fetch.at_once(-(-sampler.size // sampler.num_replicas))
         in_workers = settings.workers > 0 or settings.pin
         self.workers = settings.batches(self.fetch, FlatParts(sampler)) if in_workers else None
 
@@ -55,17 +57,22 @@ class TrainingShares:
         """
         self.sampler.set_epoch(epoch, start)
         ready = iter(self.workers) if self.workers is not None else None
-        phases.begin()
-        for step in self.sampler:
-            fetched = [
-                next(ready) if ready is not None else self.fetch.__getitems__(part)
-                for part in step.parts
-            ]
-            phases.end("data")
-            batches = [self.transfer(batch) for batch in fetched]
-            phases.end("transfer")
-            yield Share(batches, [part.count for part in step.parts], step.total)
+        steps = iter(self.sampler)
+        while True:
             phases.begin()
+            block = list(islice(steps, self.ahead))
+            if not block:
+                return
+            parts = [part for step in block for part in step.parts]
+            fetched = ready if ready is not None else iter(self.fetch.many(parts))
+            for step in block:
+                batches = [next(fetched) for _ in step.parts]
+                phases.end("data")
+                if not self.transfer.is_identity:
+                    batches = [self.transfer(batch) for batch in batches]
+                phases.end("transfer")
+                yield Share(batches, [part.count for part in step.parts], step.total)
+                phases.begin()
 
 
 Shares = TrainingShares | Streamed

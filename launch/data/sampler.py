@@ -22,12 +22,17 @@ class Part:
     """The samples of one round of accumulation on one replica.
 
     indices: [n] int64, never empty. count: n, or 0 if borrowed (see ``Share``).
-    seed: of everything random in fetching them.
+    facts: what everything random in fetching them depends on.
     """
 
     indices: Tensor
     count: int
-    seed: int
+    facts: tuple[int | str, ...]
+
+    @property
+    def seed(self) -> int:
+        """Return the seed that the facts make."""
+        return derive(*self.facts)
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,9 @@ class GlobalBatchSampler(DistributedSampler[int]):
 
     def __iter__(self) -> Iterator[StepParts]:  # type: ignore[override]  # parts, not indices
         order = self.permutation()
-        for k in range(self.start, len(self)):
-            yield self._step(k, order[k * self.size : (k + 1) * self.size])
+        for k, batch in enumerate(order.split(self.size)[: len(self)]):
+            if k >= self.start:
+                yield self._step(k, batch)
 
     def _step(self, k: int, batch: Tensor) -> StepParts:
         own = batch[self.rank :: self.num_replicas]
@@ -91,14 +97,12 @@ class GlobalBatchSampler(DistributedSampler[int]):
         if borrowed:  # what replica 0 computes last: if it works there, it works here
             own = _rounds(batch[:: self.num_replicas], self.accumulate)[-1]
         rounds = [own] if borrowed or self.accumulate == 1 else _rounds(own, self.accumulate)
+        facts = (self.seed, "fetch", self.epoch, k, self.rank)
         parts = [
-            Part(indices, 0 if borrowed else len(indices), self._seed(k, number))
+            Part(indices, 0 if borrowed else len(indices), (*facts, number))
             for number, indices in enumerate(rounds)
         ]
         return StepParts(parts, len(batch))
-
-    def _seed(self, k: int, number: int) -> int:
-        return derive(self.seed, "fetch", self.epoch, k, self.rank, number)
 
 
 def _rounds(indices: Tensor, accumulate: int) -> list[Tensor]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,7 @@ class TensorBoard:
             self._write(self._file, event)
 
     def close(self) -> None:
-        """Flush and close the file; end its thread."""
+        """Flush and close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -109,38 +112,51 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 class _EventFile:
-    """One SummaryWriter, fed with whole protos (35 us an interval; add_scalar: 345 us)."""
+    """An event file, written in place: SummaryWriter's thread costs more than it saves (3x)."""
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
         # Imported here: it takes up to a second, which only rank 0 need spend.
+        from tensorboard.compat.proto.event_pb2 import Event as Proto
+        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
+        from tensorboard.summary.writer.record_writer import RecordWriter
+        from torch.utils.tensorboard import summary
 
+        self._event: Any = Proto
         self._summary: Any = Summary
-        self._hparams: Any = hparams
-        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
+        self._make: Any = summary
+        # TensorBoard reads files in the order of their names
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._bytes = (folder / name).open("ab")
+        self._writer: Any = RecordWriter(self._bytes)
+        self._write(file_version="brain.Event:2")
+        if purge_step is not None:
+            self._write(step=purge_step, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, tags: Mapping[str, float], step: int) -> None:
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
-        self._writer.file_writer.add_summary(self._summary(value=values), step)
+        self._write(step=step, summary=self._summary(value=values))
 
     def text(self, tag: str, text: str, step: int) -> None:
-        self._writer.add_text(tag, text, step)
+        self._write(step=step, summary=self._make.text(tag, text))
 
     def picture(self, event: Picture) -> None:
         pixels = torch.nan_to_num(event.pixels.detach().float()).cpu()
-        self._writer.add_image(event.name, pixels, event.step)
+        self._write(step=event.step, summary=self._make.image(event.name, pixels))
 
     def hparams(
         self, values: Mapping[str, float | str], tags: Mapping[str, float], step: int
     ) -> None:
         """Write the three protos into this very file: add_hparams would make a run of its own."""
-        for summary in self._hparams(dict(values), dict(tags)):
-            self._writer.file_writer.add_summary(summary, step)
+        for summary in self._make.hparams(dict(values), dict(tags)):
+            self._write(step=step, summary=summary)
+
+    def _write(self, **fields: Any) -> None:
+        event = self._event(wall_time=time.time(), **fields)
+        self._writer.write(event.SerializeToString())
 
     def flush(self) -> None:
         self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        self._bytes.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -113,5 +113,7 @@ def _place(name: str) -> float:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "of no kind that Pillow knows"
     words = str(error).splitlines()
     return words[0] if words else type(error).__name__

@@ -104,7 +104,8 @@ def _function(value: Any, key: str) -> Callable[..., Any]:
             f"{key}: wanted a function of outputs and targets, such as "
             f"torch.nn.functional.cross_entropy; met {made!r}"
         )
-    return made  # type: ignore[no-any-return]
+    function: Callable[..., Any] = made
+    return function
 
 
 def _dataset(value: Any, key: str) -> Dataset[Any]:
@@ -116,7 +117,8 @@ def _dataset(value: Any, key: str) -> Dataset[Any]:
             f"{key}: wanted a data set, with __getitem__ and __len__ or with __iter__; "
             f"met {type(made).__name__}"
         )
-    return made  # type: ignore[no-any-return]
+    dataset: Dataset[Any] = made
+    return dataset
 
 
 def _refuse_unfit(loss: Any, metrics: Mapping[str, Any]) -> None:

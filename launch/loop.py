@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,8 +52,12 @@ class Training:
 
     def fit(self) -> str:
         """Train until a limit is reached; return which. Collective."""
+        gc.freeze()  # what lives by now stays; the collector would only walk over it again
         self.reporter.start()
-        reason = self._train()
+        try:
+            reason = self._train()
+        finally:
+            gc.unfreeze()
         if self.at.batch == self.shares.steps_per_epoch:
             self._epoch_done()
         self.reporter.finish(self.at.step, self.at.epoch, self.lr)
@@ -80,7 +85,7 @@ class Training:
         self.at.step += 1
         self.at.batch += 1
         step = self.at.step
-        time_is_up = self.reporter.step_done(result, share.total, step, self.at.epoch, self.lr)
+        self.reporter.step_done(result, share.total, step, self.at.epoch, self.lr)
         self.schedule.advance(result.skipped)
         if self.after_step:
             self.after_step(self.at)
@@ -88,10 +93,11 @@ class Training:
             return "early_stop"
         if step == self.limits.max_steps:
             return "train.max_steps"
-        return "train.max_minutes" if time_is_up else None
+        return "train.max_minutes" if self.reporter.time_is_up else None
 
     def _judge(self) -> bool:
         """Evaluate; return whether there is no more progress to wait for. Collective."""
+        self.reporter.settle()
         self.reporter.meter.stop_clock()
         found = self.evaluator.judge(self.at.step, self.at.epoch)
         self.metrics |= found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -44,7 +45,7 @@ class Meeting:
 
 @dataclass
 class Meter:
-    """Adds up steps without waiting for the device; ``meet`` is the only collective."""
+    """Adds up steps without waiting for the device; ``meet_later`` is the only collective."""
 
     world: World
     phases: Phases
@@ -98,8 +99,11 @@ class Meter:
             self.totals[name] = (before[0] + float(value), before[1] + float(weight))
         self.outcomes = []
 
-    def meet(self, stop: float = 0.0, next_check: float = 0.0) -> Meeting:
-        """Return every rank's numbers since the last ``forget``. Collective."""
+    def meet_later(self, stop: float, next_check: float) -> Callable[[], Meeting]:
+        """Start telling every rank's numbers since the last ``forget``. Collective.
+
+        What is returned waits for the others; it is no collective itself.
+        """
         self.stop_clock()
         self.resume_clock()
         self._sum_up()
@@ -120,12 +124,12 @@ class Meter:
         for name in ("loss", *self._names):
             mine[name], mine[f"{name} weight"] = self.totals.get(name, (0.0, 0.0))
         row = torch.tensor(list(mine.values()), dtype=torch.float64, device=self.world.device)
-        rows = self.world.gather(row).tolist()
-        return Meeting([dict(zip(mine, values, strict=True)) for values in rows])
+        gathered = self.world.gather_later(row)
+        return lambda: Meeting([dict(zip(mine, r, strict=True)) for r in gathered().tolist()])
 
     @property
     def metric_names(self) -> list[str]:
-        """Return the metrics that ``meet`` reports."""
+        """Return the metrics that a meeting reports."""
         return self._names or []
 
     def forget(self) -> None:

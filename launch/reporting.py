@@ -12,6 +12,7 @@ from parallel import StepResult
 from parallel.phases import NAMES
 
 Lr = Callable[[], float]  # asked at reports only: on a GPU it may wait
+SHORT_S = 0.05  # a step below this does not wait for a meeting
 CHECK_S = 1.0  # a stop is agreed on within about this much work, however slow a step is
 
 
@@ -19,79 +20,106 @@ class NotFiniteError(Exception):
     """Too many steps in a row without finite gradients; raised on all ranks alike."""
 
 
+@dataclass(frozen=True)
+class _Pending:
+    """A meeting under way, and where training stood when it began; lr: None at a mere check."""
+
+    wait: Callable[[], Meeting]
+    step: int
+    epoch: int
+    lr: float | None
+
+
 @dataclass
 class Reporter:
-    """Meets every ``every_steps`` steps to report, and in between to agree on stopping."""
+    """Meets every ``every_steps`` steps to report, and in between to agree on stopping.
+
+    Where steps are short, a meeting ends one step after it began: its messages travel meanwhile.
+    """
 
     meter: Meter
     tell: Listener
     every_steps: int
     max_minutes: float | None
     max_skipped: int
+    time_is_up: bool = False  # alike on all ranks, as of the last meeting
     _started: float = 0.0
     _next_check: int = 1
     _reported: int = 0
+    _at_once: bool = True  # alike on all ranks too: when a meeting ends decides when to stop
+    _pending: _Pending | None = None
 
     def start(self) -> None:
         """Start the clocks, just before the first step."""
         self._started = monotonic()
         self.meter.resume_clock()
 
-    def step_done(self, result: StepResult, total: int, step: int, epoch: int, lr: Lr) -> bool:
-        """Take in a step; at a meeting, return whether time is up, alike on all ranks."""
+    def step_done(self, result: StepResult, total: int, step: int, epoch: int, lr: Lr) -> None:
+        """Take in a step; meet where that is due. Collective."""
+        self.settle()
         self.meter.add(result, total)
         in_a_row = self.meter.in_a_row
-        if isinstance(in_a_row, int) and in_a_row >= self.max_skipped:
-            self.report(step, epoch, lr)
-        if step % self.every_steps == 0:
-            return self._time_is_up(self.report(step, epoch, lr))
-        if step >= self._next_check:
-            return self._time_is_up(self._meet(step))
-        return False
+        too_many = isinstance(in_a_row, int) and in_a_row >= self.max_skipped
+        if step % self.every_steps == 0 or too_many:
+            self._report(step, epoch, lr)
+        elif step >= self._next_check:
+            self._begin(step, epoch, None)
+        if self._at_once or too_many:
+            self.settle()
 
     def finish(self, step: int, epoch: int, lr: Lr) -> None:
         """Report what has not been reported yet. Collective."""
+        self.settle()
         if self._reported < step:
-            self.report(step, epoch, lr)
+            self._report(step, epoch, lr)
+        self.settle()
 
-    def report(self, step: int, epoch: int, lr: Lr) -> Meeting:
-        """Tell of the steps since the last report. Collective."""
-        met = self._meet(step)
-        self._reported = step
+    def settle(self) -> None:
+        """End a meeting that is under way, and tell what was agreed."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        met = pending.wait()
         first = met.rows[0]
-        steps, seconds = first["steps"], met.most("seconds")
-        times = {name: first[name] / steps for name in NAMES} if steps else {}
-        self.tell(
-            Progress(
-                step=step,
-                epoch=epoch,
-                loss=met.mean("loss"),
-                metrics={name: met.mean(name) for name in self.meter.metric_names},
-                lr=lr(),
-                grad_norm=first["grad_norm"],
-                samples_per_s=first["samples"] / seconds if steps else None,
-                time_s={**times, "step": first["seconds"] / steps} if steps else {},
-                peak_gib=met.most("peak_gib"),
-                slowest_rank=met.slowest_rank,
-                skipped=int(first["skipped"]),
-            )
-        )
-        self.meter.forget()
+        self.time_is_up = bool(first["stop"])
+        self._next_check = int(first["next_check"])
+        self._at_once = first["seconds"] > SHORT_S * first["steps"]
+        if pending.lr is not None:
+            self.tell(_progress(met, pending, pending.lr, self.meter.metric_names))
         if first["in_a_row"] >= self.max_skipped:
-            raise NotFiniteError(_not_finite(int(first["in_a_row"]), step, met))
-        return met
+            raise NotFiniteError(_not_finite(int(first["in_a_row"]), pending.step, met))
 
-    def _meet(self, step: int) -> Meeting:
+    def _report(self, step: int, epoch: int, lr: Lr) -> None:
+        self._reported = step
+        self._begin(step, epoch, lr())
+        self.meter.forget()
+
+    def _begin(self, step: int, epoch: int, lr: float | None) -> None:
         up = self.max_minutes is not None and monotonic() - self._started > self.max_minutes * 60
         meter = self.meter
         pace = meter.seconds / meter.steps if meter.steps else CHECK_S
         ahead = max(1, int(CHECK_S / max(pace, 1e-6)))
-        met = meter.meet(stop=float(up), next_check=float(step + ahead))
-        self._next_check = int(met.rows[0]["next_check"])
-        return met
+        wait = meter.meet_later(stop=float(up), next_check=float(step + ahead))
+        self._pending = _Pending(wait, step, epoch, lr)
 
-    def _time_is_up(self, met: Meeting) -> bool:
-        return bool(met.rows[0]["stop"])
+
+def _progress(met: Meeting, at: _Pending, lr: float, names: list[str]) -> Progress:
+    first = met.rows[0]
+    steps, seconds = first["steps"], met.most("seconds")
+    times = {name: first[name] / steps for name in NAMES} if steps else {}
+    return Progress(
+        step=at.step,
+        epoch=at.epoch,
+        loss=met.mean("loss"),
+        metrics={name: met.mean(name) for name in names},
+        lr=lr,
+        grad_norm=first["grad_norm"],
+        samples_per_s=first["samples"] / seconds if steps else None,
+        time_s={**times, "step": first["seconds"] / steps} if steps else {},
+        peak_gib=met.most("peak_gib"),
+        slowest_rank=met.slowest_rank,
+        skipped=int(first["skipped"]),
+    )
 
 
 def _not_finite(in_a_row: int, step: int, met: Meeting) -> str:

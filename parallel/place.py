@@ -115,8 +115,4 @@ def _tasks_per_node(text: str) -> list[int]:
 
 def _first_host(nodelist: str) -> str:
     """``n[03-04,7],login`` -> n03, as SLURM writes lists of hosts."""
-    name, bracket, rest = nodelist.partition("[")
-    if not bracket or "," in name:
-        return name.partition(",")[0]
-    inside, _, suffix = rest.partition("]")
-    return name + re.split("[-,]", inside)[0] + suffix.partition(",")[0]
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", nodelist).partition(",")[0]

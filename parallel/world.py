@@ -11,8 +11,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from parallel.cores import cores_for, own_cores
 from parallel.errors import WorldError
 from parallel.place import Place, find_place
 from parallel.rendezvous import first_line, open_store
@@ -57,17 +58,22 @@ class World:
             dist.all_reduce(value)
         return value
 
-    def sum_later(self, value: Tensor) -> dist.Work | None:
-        """Start summing ``value`` in place; it is whole once the returned work was waited for."""
-        return dist.all_reduce(value, async_op=True) if self.size > 1 else None
-
     def gather(self, row: Tensor) -> Tensor:
         """Return every rank's ``row`` [...], stacked: [size, ...]."""
+        return self.gather_later(row)()
+
+    def gather_later(self, row: Tensor) -> Callable[[], Tensor]:
+        """Start what ``gather`` does; what is returned waits for it, and is no collective."""
         if self.size == 1:
-            return row.unsqueeze(0)
+            return lambda: row.unsqueeze(0)
         rows = [torch.empty_like(row) for _ in range(self.size)]
-        dist.all_gather(rows, row.contiguous())
-        return torch.stack(rows)
+        work = dist.all_gather(rows, row.contiguous(), async_op=True)
+
+        def wait() -> Tensor:
+            work.wait()
+            return torch.stack(rows)
+
+        return wait
 
     def gather_objects(self, value: T) -> list[T]:
         """Return every rank's ``value``, by rank."""
@@ -98,11 +104,9 @@ class World:
 
     def report_failure(self, text: str) -> str:
         """Leave ``text`` where the other ranks find it; return what the first to do so left."""
-        try:
+        with suppress(RuntimeError, dist.DistError):  # the store's host may be gone
             if self.store is not None:
                 return bytes(self.store.compare_set(_FAILURE, "", text)).decode()
-        except (RuntimeError, dist.DistError):
-            return text  # the store's host is gone: nobody is left to read it
         return text
 
     def first_failure(self, wait_s: float) -> str | None:
@@ -187,7 +191,7 @@ def join(
     if own.type == "cuda":
         torch.cuda.set_device(own)
     elif "OMP_NUM_THREADS" not in os.environ and place.local_size > 1:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_size))
+        torch.set_num_threads(max(1, len(cores_for(place))))
     at = (place.rank, place.size, place.local_rank, place.local_size, own)
     if place.size == 1:
         yield World(*at, launcher=place.launcher)
@@ -195,7 +199,8 @@ def join(
     meeting = dist.FileStore(store, place.size) if store else open_store(place, timeout_s)
     _open_group(place, meeting, own, chosen, timeout_s)
     try:
-        yield World(*at, backend=chosen, launcher=place.launcher, store=meeting)
+        with own_cores(place) if own.type == "cpu" else nullcontext():
+            yield World(*at, backend=chosen, launcher=place.launcher, store=meeting)
     finally:
         _close_group()
 

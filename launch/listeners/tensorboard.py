@@ -142,7 +142,9 @@ class _EventFile:
 
     def picture(self, event: Picture) -> None:
         pixels = torch.nan_to_num(event.pixels.detach().float()).cpu()
-        self._write(step=event.step, summary=self._make.image(event.name, pixels))
+        self._write(
+            step=event.step, summary=self._make.image(event.name, pixels, dataformats="CHW")
+        )
 
     def hparams(
         self, values: Mapping[str, float | str], tags: Mapping[str, float], step: int

@@ -111,9 +111,10 @@ class Images(Task):
         if reasons and self.unreadable == "fail":
             raise ConfigError(_listed(reasons) + "; remove them, or use task.unreadable=list")
         if not names:
+            met = f"; {_listed(reasons)}" if reasons else ""
             raise ConfigError(
-                f"task.folder={self.folder} holds no picture that can be read ({len(reasons)} "
-                "cannot); give a folder with .jpg, .png, .gif, .webp, .bmp, .tif or .ppm files"
+                f"task.folder={self.folder} holds no picture that can be read{met}; "
+                "give a folder with .jpg, .png, .gif, .webp, .bmp, .tif or .ppm files"
             )
         if self.target == "reconstruction":
             return names

@@ -17,41 +17,46 @@ log = logging.getLogger("launch")
 
 
 class RunFailedError(Exception):
-    """A run failed on some rank and that has been said; ``code`` is this process's exit code."""
+    """A run failed on some rank; ``code`` is this process's exit code.
 
-    def __init__(self, failure: Failure, is_first: bool) -> None:
+    words: what this rank has to say of it on the screen: nothing, but on the first that failed.
+    """
+
+    def __init__(self, failure: Failure, is_first: bool, words: str = "") -> None:
         super().__init__(failure.reason)
-        self.failure, self.is_first = failure, is_first
+        self.failure, self.is_first, self.words = failure, is_first, words
         self.code = 2 if failure.is_usage else 1
 
 
 def settle(error: Exception, world: World, step: int) -> RunFailedError:
-    """Agree on which rank failed first; that rank says so on the screen, the others nothing."""
+    """Agree on which rank failed first: it will say so on the screen, the others nothing."""
     mine = describe(error, world.rank, step)
     log.error("rank %d failed after step %d", world.rank, step, exc_info=error)
     if peer_left(error):
         said = world.first_failure(wait_s=2.0)
         failure = Failure.from_json(said) if said else _silent_peer(mine)
-        if said is None and world.is_main:
-            _say(failure.text(world.size))
-        return RunFailedError(failure, is_first=False)
+        speaks = said is None and world.is_main
+        return RunFailedError(failure, False, failure.text(world.size) if speaks else "")
     first = Failure.from_json(world.report_failure(mine.to_json()))
     if first != mine:
         return RunFailedError(first, is_first=False)
+    words = mine.text(world.size)
+    if not mine.is_plain:
+        words = "".join(traceback.format_exception(error)) + words
     if not mine.is_usage:
-        _say("".join(traceback.format_exception(error)).rstrip())
         get_error_handler().record_exception(error)  # torchrun shows it as the root cause
-    _say(mine.text(world.size))
-    return RunFailedError(mine, is_first=True)
+    return RunFailedError(mine, True, words)
 
 
-def linger(error: RunFailedError, world: World) -> None:
+def say_and_linger(error: RunFailedError, world: World) -> None:
     """Leave in the right order: the first to fail goes first, once rank 0 has written it down."""
-    if world.is_main:
-        world.acknowledge_failure()
-    if error.is_first:
+    if error.is_first and not world.is_main:
         world.await_acknowledgement(wait_s=3.0)
-    elif world.launcher == "torchrun":
+    if error.words:  # a rank's own sys.stderr may go to its file
+        stream = sys.__stderr__ or sys.stderr
+        stream.write(error.words + "\n")
+        stream.flush()
+    if not error.is_first and world.launcher == "torchrun":
         time.sleep(LINGER_S)
 
 
@@ -64,9 +69,3 @@ def _silent_peer(mine: Failure) -> Failure:
         advice="the launcher's table and the files in ranks/ say which",
         step=mine.step,
     )
-
-
-def _say(text: str) -> None:
-    stream = sys.__stderr__ or sys.stderr  # a rank's own sys.stderr may go to its file
-    stream.write(text + "\n")
-    stream.flush()

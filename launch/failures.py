@@ -43,6 +43,10 @@ ADVICE = (
 )
 
 
+class TrainingError(Exception):
+    """Training cannot go on, and its message says why and what to do; raised on all ranks alike."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """One rank's failure; ``asdict`` of it travels between the ranks."""
@@ -53,7 +57,8 @@ class Failure:
     at: str  # "file:line, in function"
     advice: str = ""
     step: int = 0
-    is_usage: bool = False  # a mistake in what was asked for: no traceback, exit code 2
+    is_usage: bool = False  # a mistake in what was asked for: exit code 2
+    is_plain: bool = False  # the message says it all: no traceback
 
     @property
     def reason(self) -> str:
@@ -66,6 +71,8 @@ class Failure:
         if self.is_usage:
             return self.message
         who = f"rank {self.rank} of {world_size}" if world_size > 1 else "the run"
+        if self.is_plain:
+            return f"the run failed after step {self.step}: {self.message}"
         lines = [f"{who} failed after step {self.step}: {self.kind}: {self.message.strip()}"]
         lines += [f"  at {self.at}"] + ([f"  {self.advice}"] if self.advice else [])
         return "\n".join(lines)
@@ -91,7 +98,9 @@ def describe(error: BaseException, rank: int, step: int) -> Failure:
     advice = next((text for pattern, text in ADVICE if re.search(pattern, str(error))), "")
     if isinstance(error, torch.OutOfMemoryError) and not advice:
         advice = ADVICE[1][1]
-    return Failure(rank, kind, message, at, advice, step, isinstance(error, UsageError))
+    usage = isinstance(error, UsageError)
+    plain = usage or isinstance(error, TrainingError)
+    return Failure(rank, kind, message, at, advice, step, usage, plain)
 
 
 def location(error: BaseException) -> str:

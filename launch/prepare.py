@@ -23,7 +23,7 @@ from launch.data import GlobalBatchSampler, check_batch, check_datasets, seed_al
 from launch.folder import Found, inspect
 from launch.schedule import make_schedule
 from launch.task import Task
-from parallel import Place, Strategy, World, find_device
+from parallel import PeerLeftError, Place, Strategy, World, find_device
 
 Datasets = Mapping[str, Dataset[Any]]
 
@@ -121,7 +121,7 @@ def prepare_data(prepared: Prepared, world: World) -> Datasets:
     if error is not None:
         raise error
     if failed:
-        raise ConnectionError(f"closed by peer: the task's prepare() failed: {failed[0]}")
+        raise PeerLeftError(f"the task's prepare() failed: {failed[0]}")
     return load_datasets(prepared.config, prepared.task, prepared.replicas)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from launch.events import Listener, Progress
+from launch.failures import TrainingError
 from launch.meter import Meeting, Meter
 from parallel import StepResult
 from parallel.phases import NAMES
@@ -14,10 +15,6 @@ from parallel.phases import NAMES
 Lr = Callable[[], float]  # asked at reports only: on a GPU it may wait
 SHORT_S = 0.05  # a step below this does not wait for a meeting
 CHECK_S = 1.0  # a stop is agreed on within about this much work, however slow a step is
-
-
-class NotFiniteError(Exception):
-    """Too many steps in a row without finite gradients; raised on all ranks alike."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Reporter:
         if pending.lr is not None:
             self.tell(_progress(met, pending, pending.lr, self.meter.metric_names))
         if first["in_a_row"] >= self.max_skipped:
-            raise NotFiniteError(_not_finite(int(first["in_a_row"]), pending.step, met))
+            raise TrainingError(_not_finite(int(first["in_a_row"]), pending.step, met))
 
     def _report(self, step: int, epoch: int, lr: Lr) -> None:
         self._reported = step

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from launch.assemble import assemble
 from launch.checkpoint import CheckpointError, write
 from launch.config import Config, to_yaml
-from launch.ending import RunFailedError, linger, settle
+from launch.ending import RunFailedError, say_and_linger, settle
 from launch.events import CheckpointSaved, Event, Listener, RunEnded
 from launch.folder import Found, OpenFolder, open_folder
 from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
@@ -41,7 +41,7 @@ def run(config: Config, place: Place, notes: Sequence[str] = ()) -> int:
             _train(prepared, world, _listen(config, folder, stack))
     except RunFailedError as error:
         if world is not None:
-            linger(error, world)
+            say_and_linger(error, world)
         raise
     return 0
 
@@ -89,6 +89,8 @@ def _train(prepared: Prepared, world: World, tell: Listener) -> None:
         failed = settle(error, world, training.at.step if training else 0)
         with suppress(OSError):  # a full disk was the failure, or is no news any more
             end("failed", failed.failure.reason, failed.failure.rank)
+        if world.is_main:
+            world.acknowledge_failure()
         raise failed from error
 
 

@@ -3,7 +3,7 @@
 from parallel.data_parallel import DataParallel
 from parallel.ddp import DDP
 from parallel.ending import leave, peer_left
-from parallel.errors import UsageError, WorldError
+from parallel.errors import PeerLeftError, UsageError, WorldError
 from parallel.phases import Phases
 from parallel.place import Place
 from parallel.single import Single
@@ -36,6 +36,7 @@ __all__ = [
     "EngineState",
     "Objective",
     "Outcome",
+    "PeerLeftError",
     "Phases",
     "Place",
     "Settings",

@@ -101,15 +101,16 @@ class DDP(Strategy):
         settings: Settings,
         world: World,
     ) -> Engine:
-        """Return this process's replica; in a world of one, the model alone."""
+        """Return this process's replica; in a world of one, or frozen, the model alone."""
         notices = []
         if self.sync_batch_norm and world.device.type == "cuda" and world.size > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         elif self.sync_batch_norm:
             notices = ["strategy.sync_batch_norm needs several GPUs; it is ignored here"]
+        frozen = not any(p.requires_grad for p in model.parameters())  # torch refuses to wrap it
         engine = (
             Whole(model, make_optimizer, objective, settings, world)
-            if world.size == 1
+            if world.size == 1 or frozen
             else Replica(model, make_optimizer, objective, settings, world, self)
         )
         engine.notices = notices

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import NoReturn
 
+from parallel.errors import PeerLeftError
+
 
 def leave(code: int) -> NoReturn:
     """End this process with ``code`` at once: exit hooks run, buffers are flushed, nothing else.
@@ -26,5 +28,7 @@ def leave(code: int) -> NoReturn:
 
 def peer_left(error: BaseException) -> bool:
     """Whether ``error`` only says that another rank is gone."""
+    if isinstance(error, PeerLeftError):
+        return True
     words = ("closed by peer", "reset by peer", "Broken pipe", "remote process exited", "aborted")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

@@ -24,12 +24,16 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def keeping_buffers(module: nn.Module) -> Iterator[None]:
-    """Undo what happens to buffers meanwhile."""
-    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    """Undo what happens to buffers meanwhile, be they written to or replaced."""
+    kept = [
+        (part, name, buffer, buffer.clone())
+        for part in module.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+    ]
     yield
     with torch.no_grad():
-        for buffer, value in kept:
-            buffer.copy_(value)
+        for part, name, buffer, value in kept:
+            setattr(part, name, buffer.copy_(value))
 
 
 @contextmanager

@@ -16,15 +16,21 @@ from parallel.strategy import EngineState
 def state(
     module: nn.Module, optimizers: Sequence[Optimizer], scaler: torch.amp.GradScaler
 ) -> EngineState:
-    """Return references to everything that training changed."""
+    """Return references to all that training changed; raises ``UsageError`` if no tensor."""
     tensors: dict[str, Tensor] = {}
     groups: list[dict[str, Any]] = []
     for number, optimizer in enumerate(optimizers):
         held, described = _optimizer_state(optimizer, _names(module), f"{number}/")
         tensors |= held
         groups.append(described)
-    model = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
-    return EngineState(model, tensors, groups, dict(scaler.state_dict()))
+    model = module.state_dict()
+    for name, value in model.items():
+        if not isinstance(value, Tensor):
+            raise UsageError(
+                f"the model's state {name!r} is a {type(value).__name__}, and only tensors are "
+                "saved: keep it in a buffer, or let the model's constructor make it"
+            )
+    return EngineState(dict(model), tensors, groups, dict(scaler.state_dict()))
 
 
 def load(

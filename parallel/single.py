@@ -56,8 +56,9 @@ class Whole(Engine):
         settings: Settings,
         world: World,
     ) -> None:
-        double = torch.float64 if settings.precision == "float64" else None
-        self.module = model.to(device=world.device, dtype=double)
+        self.module = model.to(world.device)
+        if settings.precision == "float64":
+            self.module.double()  # .to(dtype) would cut complex parameters to their real part
         self.world, self.objective = world, objective
         self.replicas = 1
         self.phases = Phases(world.device)

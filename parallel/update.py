@@ -81,7 +81,7 @@ class Update:
     def _step_unless(self, skipped: Tensor) -> None:
         for optimizer in self.optimizers:
             optimizer.found_inf = skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
-            optimizer.grad_scale = None  # type: ignore[attr-defined]
+            optimizer.grad_scale = None  # type: ignore[attr-defined]  # the same
             optimizer.step()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic
@@ -24,7 +26,7 @@ torch.set_num_threads(1)
 # One server imports torch once; every rank is then forked from it in about 0.1 s, where a fresh
 # interpreter for each rank takes as long as `import torch` does.
 mp.get_context("forkserver").set_forkserver_preload(
-    ["torch", "torch.distributed", "torch._dynamo", "launch.run"]  # optimizers import _dynamo
+    ["torch", "torch.distributed", "torch._dynamo", "launch.train"]  # optimizers import _dynamo
 )
 
 
@@ -60,6 +62,65 @@ def in_ranks(tmp_path_factory) -> Callable[..., None]:
     return run
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How each rank of a run ended, and what it wrote to the terminal."""
+
+    codes: list[int | None]
+    outputs: list[str]
+
+    @property
+    def output(self) -> str:
+        return "".join(self.outputs)
+
+
+def _train(rank: int, size: int, port: int, folder: Path, words: tuple[str, ...]) -> None:
+    """Be one rank of a run, as if started by hand in ``folder``."""
+    if size > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.chdir(folder)
+    terminal = os.open(folder / f"terminal-{rank}.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(terminal, 1)
+    os.dup2(terminal, 2)
+    sys.argv = ["launch.train", *words]
+    from launch.entry import enter
+    from launch.train import main
+
+    enter(main)
+
+
+@pytest.fixture
+def train(tmp_path) -> Callable[..., Ended]:
+    """``train("train.epochs=1", processes=2)`` is ``launch.train`` in fresh processes."""
+
+    def run(*words: str, processes: int = 1, timeout_s: float = 60) -> Ended:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context = mp.get_context("forkserver")
+        ranks = [
+            context.Process(target=_train, args=(rank, processes, port, tmp_path, words))
+            for rank in range(processes)
+        ]
+        for rank in ranks:
+            rank.start()
+        deadline = monotonic() + timeout_s
+        for rank in ranks:
+            rank.join(max(0.0, deadline - monotonic()))
+        late = [number for number, rank in enumerate(ranks) if rank.is_alive()]
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+        texts = [(tmp_path / f"terminal-{n}.txt").read_text() for n in range(processes)]
+        if late:
+            pytest.fail(f"ranks {late} still busy after {timeout_s:g} s: {texts}")
+        return Ended([rank.exitcode for rank in ranks], texts)
+
+    return run
+
+
 @pytest.fixture
 def alone() -> World:
     return World()
@@ -79,7 +140,8 @@ def run_module(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
         if processes:
             torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
             command = [sys.executable, "-m", *torchrun, "-m", module, *args]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        root = str(Path(__file__).parents[1])
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **variables}
         return subprocess.run(
             command,
             cwd=tmp_path,

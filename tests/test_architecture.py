@@ -25,7 +25,9 @@ PRINTS = {"launch.listeners.progress": "what a person sees", "launch.listeners.c
 RESOLVED_LATE = {
     "torch.utils.tensorboard": "0.3-0.9 s, on rank 0 only",
     "torch.utils.tensorboard.summary": "the same",
+    "tensorboard.compat.proto.event_pb2": "the same",
     "tensorboard.compat.proto.summary_pb2": "the same",
+    "tensorboard.summary.writer.record_writer": "the same",
     "pydoc_data.topics": "half a megabyte of text, for the `text` task's default alone",
 }
 

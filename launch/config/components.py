@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 def build_task(settings: Mapping[str, Any]) -> Task:
     """Return the task. Each key has the type of the field it is named for."""
-    return _built(settings, Task, "task")  # type: ignore[type-abstract]
+    return _built(settings, Task, "task")  # type: ignore[type-abstract]  # a kind
 
 
 def build_strategy(settings: Mapping[str, Any], world_size: int) -> Strategy:
     """Return the strategy, once it agrees to ``world_size`` processes."""
     own = {name: value for name, value in settings.items() if name != "name"}
     if "_target_" in own:
-        strategy = _built(own, Strategy, "strategy")  # type: ignore[type-abstract]
+        strategy = _built(own, Strategy, "strategy")  # type: ignore[type-abstract]  # a kind
     else:
         strategy = _filled(_named(settings.get("name"), world_size), own, "strategy")
     strategy.check(world_size)
@@ -48,7 +48,7 @@ def _built(settings: Mapping[str, Any], kind: type[T], key: str) -> T:
     if settings_of(cls) is None:  # an ordinary class or function
         return build(settings, kind, key)
     own = {name: value for name, value in settings.items() if name != "_target_"}
-    return _filled(cls, own, key)  # type: ignore[no-any-return]
+    return _filled(cls, own, key)  # type: ignore[no-any-return]  # a T, if it is a class
 
 
 def _filled(cls: Any, own: Mapping[str, Any], key: str) -> Any:

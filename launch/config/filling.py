@@ -64,7 +64,7 @@ def _typed(field: Field[Any], hint: Any, value: Any, key: str, problems: list[st
         return apply_to_targets(value, key, lambda inner, name: build(inner, object, name))
     try:
         OmegaConf.update(node, "value", escaped(value))
-        result = OmegaConf.to_object(node).value  # type: ignore[union-attr]
+        result = OmegaConf.to_object(node).value  # type: ignore[union-attr]  # a Slot
     except OmegaConfBaseException as error:
         place = (error.full_key or "").removeprefix("value")
         problems.append(_problem(field, hint, value, key + place))

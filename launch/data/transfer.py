@@ -32,7 +32,8 @@ class Transfer:
             return value.to(self.device, dtype, non_blocking=True)
         if isinstance(value, Mapping):
             moved = {key: self._move(part) for key, part in value.items()}
-            return moved if type(value) is dict else type(value)(moved)  # type: ignore[call-arg]
+            kind: Any = type(value)
+            return moved if kind is dict else kind(moved)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(self._move, value))
         if isinstance(value, list | tuple):

@@ -70,12 +70,13 @@ class Console:
 
     def _end(self, event: RunEnded) -> None:
         self.close()
-        lines = [text.ended(event), text.metrics(event.metrics), self._phases.line()]
+        lines = [text.ended(event)]
+        if event.state != "failed":
+            lines += [text.metrics(event.metrics), self._phases.line()]
         if self._folder is not None:
-            lines += [
-                f"run folder: {self._folder}",
-                f"tensorboard --logdir {quote(str(self._folder.parent))}",
-            ]
+            lines.append(f"run folder: {self._folder}")
+            if event.state != "failed":  # the failing rank has the last word, and few lines
+                lines.append(f"tensorboard --logdir {quote(str(self._folder.parent))}")
         for line in filter(None, lines):
             self._view.write(line)
 

@@ -1,7 +1,7 @@
 """Three ways to show how far a run has come: a bar, lines now and then, nothing."""
 
 # A person reads this file's output, so it prints.
-# ruff: noqa: T201
+# ruff: noqa: T201 - the lines that a person sees are printed here
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def started(event: RunStarted) -> str:
 def progress(event: Progress, steps: int | None, left_s: float | None) -> str:
     """Return a line that stands alone, for where there is no bar."""
     total = f"/{steps}" if steps else ""
-    parts = [f"step {event.step}{total}", f"epoch {event.epoch}", *pace(event, left_s)]
+    parts = [f"step {event.step}{total}", f"epoch {event.epoch + 1}", *pace(event, left_s)]
     parts.insert(3, f"lr {event.lr:.3g}")
     return "  ".join(parts)
 
@@ -52,11 +52,12 @@ def checkpoint(event: CheckpointSaved) -> str:
 
 
 def ended(event: RunEnded) -> str:
-    """Return how the run ended and why, on one line."""
+    """Return how the run ended and why, on one line; the failing rank itself says why it did."""
     where = f" on rank {event.rank}" if event.rank is not None else ""
+    epochs, steps = _count(event.epoch, "epoch"), _count(event.step, "step")
+    line = f"{event.state}{where} after {steps}, {epochs}, {duration(event.seconds)}"
     reason = " ".join(event.reason.split())
-    line = f"{event.state}{where} at step {event.step:,}, epoch {event.epoch}"
-    return f"{line}, after {duration(event.seconds)}" + (f": {reason}" if reason else "")
+    return f"{line} ({reason})" if reason and event.state != "failed" else line
 
 
 def metrics(values: Mapping[str, float]) -> str:

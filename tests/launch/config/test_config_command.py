@@ -1,6 +1,5 @@
 """The words of a command line, sorted."""
 
-# ruff: noqa: N802 - G1 and so on name the field reports
 from pathlib import Path
 
 import pytest

@@ -1,6 +1,5 @@
 """Files and overrides as one typed configuration."""
 
-# ruff: noqa: N802 - G1 and so on name the field reports
 import re
 import sys
 from dataclasses import replace

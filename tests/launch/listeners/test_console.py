@@ -51,11 +51,11 @@ def test_the_start_line_fits_the_run(facts, changes, words):
 def test_a_line_of_progress_stands_alone(facts):
     event = facts.progress(120, loss=0.08765, samples_per_s=None, skipped=2)
     assert text.progress(event, 460, 83.4) == (
-        "step 120/460  epoch 5  loss 0.0877  lr 0.002  warming up  2 skipped  1:23 left"
+        "step 120/460  epoch 6  loss 0.0877  lr 0.002  warming up  2 skipped  1:23 left"
     )
     event = replace(event, samples_per_s=1234.5, skipped=0)
     assert text.progress(event, None, None) == (
-        "step 120  epoch 5  loss 0.0877  lr 0.002  1,234 samples/s"
+        "step 120  epoch 6  loss 0.0877  lr 0.002  1,234 samples/s"
     )
 
 
@@ -90,12 +90,12 @@ def test_a_whole_run_in_lines(facts, clock, capsys):
     console.close()
     runs = facts.folder.parent
     assert lines(capsys)[1:] == [
-        "step 10/460  epoch 0  loss 0.1000  lr 0.002  warming up  0:45 left",
+        "step 10/460  epoch 1  loss 0.1000  lr 0.002  warming up  0:45 left",
         "note: data.workers was 0, is 2",
         "epoch 0: valid/loss 0.0912, valid/accuracy 0.9722 (360 samples)",
         f"checkpoint: step 20 -> {runs}/digits/checkpoints/step-00000020 (0.1 s)",
-        "step 20/460  epoch 0  loss 0.0500  lr 0.002  1,234 samples/s  0:44 left",
-        "completed at step 20, epoch 0, after 0:35: 20 epochs",
+        "step 20/460  epoch 1  loss 0.0500  lr 0.002  1,234 samples/s  0:44 left",
+        "completed after 20 steps, 0 epochs, 0:35 (20 epochs)",
         "valid/accuracy 0.9722",
         "a step took 10 ms: data 10 %, forward 40 %, backward 50 % (warm-up steps are left out)",
         f"run folder: {runs}/digits",
@@ -160,16 +160,14 @@ def test_a_failure_before_the_start_is_one_line(capsys):
     console = Console()
     console(RunEnded("failed", 0, 0, "ValueError: no data\n(train.py:3)", 1, {}, 0.4))
     console.close()
-    assert lines(capsys) == [
-        "failed on rank 1 at step 0, epoch 0, after 0:00: ValueError: no data (train.py:3)"
-    ]
+    assert lines(capsys) == ["failed on rank 1 after 0 steps, 0 epochs, 0:00"]
 
 
 def test_a_stopped_run_says_so(facts, capsys):
     console = Console("none")
     console(facts.started())
     console(facts.ended(17, state="stopped", reason="SIGTERM"))
-    assert "stopped at step 17, epoch 0, after 0:35: SIGTERM" in lines(capsys)
+    assert "stopped after 17 steps, 0 epochs, 0:35 (SIGTERM)" in lines(capsys)
 
 
 def test_where_no_terminal_is_there_is_no_bar(facts, capsys):
@@ -214,7 +212,7 @@ def test_on_a_terminal_a_bar_moves_and_lines_stand_above_it(facts, clock):
     assert " 50%|" in text
     assert "| 230/460, loss 0.0123, 1,234 samples/s, 0:02 left" in text
     assert re.search(r"\repoch 10: valid/loss 0.0912 \(360 samples\)\r\n", text)
-    assert re.search(r"left *\r\ncompleted at step 230", text)
+    assert re.search(r"left *\r\ncompleted after 230 steps", text)
 
 
 def test_a_bar_without_a_known_end_counts(facts):

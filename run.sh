@@ -27,18 +27,22 @@ make_venv() {
     }
 }
 
-# install EXTRAS: unless that is done already and nothing it depends on has changed since.
-install() {
-    local done_for=$root/.venv/installed$1 file
+# is_current MARK: whether MARK was left after the last change of what an installation depends on.
+is_current() {
+    local file
     for file in setup.cfg pyproject.toml constraints.txt; do
-        [ "$done_for" -nt "$root/$file" ] || {
-            say "installing the project$1 and its dependencies"
-            "$python" -m pip install --quiet --disable-pip-version-check \
-                -c "$root/constraints.txt" -e "$root$1"
-            touch "$done_for"
-            return
-        }
+        [ "$1" -nt "$root/$file" ] || return 1
     done
+}
+
+# install [EXTRA]: the project and its dependencies, unless that is done already.
+install() {
+    local mark=$root/.venv/installed extra=${1:+[$1]}
+    is_current "$mark-test" || is_current "$mark${1:+-$1}" && return
+    say "installing the project$extra and its dependencies"
+    "$python" -m pip install --quiet --disable-pip-version-check \
+        -c "$root/constraints.txt" -e "$root$extra"
+    touch "$mark${1:+-$1}"
 }
 
 test_all() {
@@ -49,15 +53,20 @@ test_all() {
     exec "$python" -m pytest "$@"
 }
 
+processes=${NPROC:-2}
+[[ $processes =~ ^[1-9][0-9]*$ ]] || {
+    say "NPROC wants the number of processes, met '$processes'"
+    exit 2
+}
 [ -x "$python" ] || make_venv
 
 if [ "${1-}" = test ]; then
     shift
-    install "[test]"
+    install test
     test_all "$@"
 fi
 
-install ""
+install
 entry=train
 if [[ "${1-}" =~ ^[a-z]+$ ]] && grep -qs __main__ "$root/launch/$1.py"; then
     entry=$1
@@ -65,11 +74,6 @@ if [[ "${1-}" =~ ^[a-z]+$ ]] && grep -qs __main__ "$root/launch/$1.py"; then
 fi
 case $entry in
     train | script)
-        processes=${NPROC:-2}
-        [[ $processes =~ ^[1-9][0-9]*$ ]] || {
-            say "NPROC wants the number of processes, met '$processes'"
-            exit 2
-        }
         share=$(($(nproc) / processes))
         export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((share > 1 ? share : 1))}
         exec "$python" -m torch.distributed.run --standalone --nproc_per_node="$processes" \

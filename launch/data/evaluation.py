@@ -7,6 +7,7 @@ r, r+n, r+2n ...: so what is computed for a batch does not depend on the number 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ class EvaluationBatches:
         self.collate = collate or default_collate
         self.items = self.parts = None
         if isinstance(dataset, IterableDataset):
-            self.items = settings.batches(Sharded(dataset, replica, replicas), None)
+            share = Sharded(dataset, replica, replicas, replicas * batch_size, batch_size)
+            self.items = settings.batches(share, None)
             return
         samples = len(dataset)  # type: ignore[arg-type]  # a map-style dataset has a length
         self.parts = [
@@ -61,13 +63,13 @@ class EvaluationBatches:
             yield self.transfer(batch), len(part.indices)
 
     def _streamed(self) -> Iterator[tuple[Batch, int]]:
-        taken: list[Any] = []
         with lent(derive(self.seed, "evaluate")):
-            items: Iterator[tuple[bool, Any]] = iter(self.items or ())
-        for mine, item in items:
-            taken += [item] if mine else []
-            if len(taken) == self.size:
-                yield self.transfer(self.collate(taken)), len(taken)
-                taken = []
-        if taken:
-            yield self.transfer(self.collate(taken)), len(taken)
+            marked: Iterator[tuple[bool, Any]] = iter(self.items if self.items is not None else ())
+        own = (item for mine, item in marked if mine)
+        for number in count():
+            with lent(derive(self.seed, "evaluate", number)):
+                taken = list(islice(own, self.size))
+                batch = self.collate(taken) if taken else None
+            if not taken:
+                return
+            yield self.transfer(batch), len(taken)

@@ -23,26 +23,38 @@ from parallel import Phases, Share, UsageError, World
 class Sharded(IterableDataset[tuple[bool, Any]]):
     """The items of one of ``count`` parts, each marked True.
 
-    A dataset with ``shard(index, count)`` is asked for its part; any other is walked whole and
-    every count-th item kept, the first one being handed on unmarked if it is another part's: it
-    is what a part without items can borrow.
+    A dataset with ``shard(index, count)`` is asked for its part; any other is walked whole, and
+    ``block`` items after each other go to each part in turn, from part 0 on in every ``period``.
+    A part without items hands on the stream's first, unmarked: it can be borrowed. Workers take
+    turns, so that the DataLoader, which does too, has the items in the stream's order.
+
+    period 4, block 1, 3 parts:    0 1 2 0 | 0 1 2 0 | 0 1      as a sampler's global batches
+    period 4, block 2, 2 parts:    0 0 1 1 | 0 0 1 1 | 0 0      as the batches of an evaluation
     """
 
-    def __init__(self, dataset: IterableDataset[Any], index: int, count: int) -> None:
+    def __init__(
+        self, dataset: IterableDataset[Any], index: int, count: int, period: int, block: int = 1
+    ) -> None:
         self.dataset, self.index, self.count = dataset, index, count
+        self.period, self.block = period, block
 
     def __iter__(self) -> Iterator[tuple[bool, Any]]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        index, count = self.index * workers + worker, self.count * workers
         if hasattr(self.dataset, "shard"):
+            index, count = self.index * workers + worker, self.count * workers
             yield from ((True, item) for item in self.dataset.shard(index, count))
             return
+        own, first = 0, []
         for number, item in enumerate(self.dataset):
-            if number % count == index:
-                yield True, item
+            if number % self.period // self.block % self.count == self.index:
+                if own % workers == worker:
+                    yield True, item
+                own += 1
             elif not number:
-                yield False, item
+                first = [item]
+        if not own:
+            yield from ((False, item) for item in first)
 
 
 class Streamed:
@@ -71,7 +83,7 @@ class Streamed:
         self.wanted = len(range(replica, global_batch_size, replicas))
         self.seed, self.transfer = seed, transfer
         self.collate = collate or default_collate
-        self.items = settings.batches(Sharded(dataset, replica, replicas), None)
+        self.items = settings.batches(Sharded(dataset, replica, replicas, global_batch_size), None)
 
     def epoch(self, epoch: int, start: int, phases: Phases) -> Iterator[Share]:
         """Yield shares until every replica's items are used up; see ``TrainingShares.epoch``."""
@@ -92,7 +104,9 @@ class Streamed:
             if not total or (self.drop_last and total < self.size):
                 return
             if k >= start:
-                yield self._share(taken, spare, total, phases)
+                with lent(derive(self.seed, "collate", epoch, k, self.replica)):
+                    share = self._share(taken, spare, total, phases)
+                yield share
             k += 1
 
     def _take(self, items: Iterator[tuple[bool, Any]], spare: list[Any]) -> list[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from copy import copy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -30,17 +31,25 @@ class Transfer:
         if isinstance(value, Tensor):
             dtype = torch.float64 if self.double and value.is_floating_point() else None
             return value.to(self.device, dtype, non_blocking=True)
+        moves_itself = callable(getattr(value, "to", None))
+        if moves_itself and not (self.double and isinstance(value, Mapping | tuple)):
+            return value.to(self.device)
         if isinstance(value, Mapping):
-            moved = {key: self._move(part) for key, part in value.items()}
-            kind: Any = type(value)
-            return moved if kind is dict else kind(moved)
+            return self._move_mapping(value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(self._move, value))
         if isinstance(value, list | tuple):
             return type(value)(map(self._move, value))
-        if callable(getattr(value, "to", None)):
-            return value.to(self.device)
         if is_dataclass(value) and not isinstance(value, type):
             names = [field.name for field in fields(value) if field.init]
             return replace(value, **{name: self._move(getattr(value, name)) for name in names})
         return value
+
+    def _move_mapping(self, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        moved = {key: self._move(part) for key, part in value.items()}
+        if type(value) is not dict and isinstance(value, MutableMapping):
+            kept = copy(value)  # a defaultdict's factory, say, stays
+            kept.update(moved)
+            return kept
+        kind: Any = type(value)
+        return moved if kind is dict else kind(moved)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -21,7 +22,9 @@ class WorkerSettings:
 
     def batches(self, dataset: Dataset[Any], parts: Iterable[Any] | None) -> DataLoader[Any]:
         """Return a loader of ``dataset[part]`` for each part; of the dataset's items if None."""
-        chosen: dict[str, Any] = {"batch_size": None} if parts is None else {"batch_sampler": parts}
+        chosen: dict[str, Any] = {"batch_size": None}
+        if parts is not None:  # an own generator: DataLoader would draw from the training's
+            chosen = {"batch_sampler": parts, "generator": torch.Generator()}
         if self.workers:  # DataLoader refuses these without workers
             chosen["prefetch_factor"] = self.prefetch
             chosen["persistent_workers"] = self.persistent

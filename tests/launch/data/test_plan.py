@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from launch.data import check_batch, check_datasets
+from parallel import UsageError
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield 0
+
+
+class Lengthless(Dataset):
+    def __getitem__(self, i):
+        return i
+
+
+def data(samples):
+    return TensorDataset(torch.zeros(samples, 1))
+
+
+def test_B7_no_batch_at_all_is_refused_with_all_four_numbers():
+    words = (
+        "0 batches an epoch: 3 training samples, 2 processes, train.global_batch_size=4, "
+        "data.drop_last=true; use train.global_batch_size=3 or less, or data.drop_last=false"
+    )
+    with pytest.raises(UsageError, match=words):
+        check_datasets({"train": data(3)}, 4, 2, drop_last=True)
+    check_datasets({"train": data(3)}, 4, 2, drop_last=False)
+    check_datasets({"train": data(4)}, 4, 2, drop_last=True)
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_B7_an_empty_split_is_refused(split):
+    splits = {"train": data(4), split: data(0)}
+    with pytest.raises(UsageError, match=f"the split '{split}' is empty: 0 samples"):
+        check_datasets(splits, 4, 1, drop_last=False)
+
+
+def test_B7_fewer_samples_than_processes_are_refused():
+    with pytest.raises(UsageError, match="fewer samples than processes: 1 training samples, 2"):
+        check_datasets({"train": data(1)}, 4, 2, drop_last=False)
+
+
+def test_a_stream_is_not_asked_for_its_length():
+    check_datasets({"train": Endless(), "valid": Endless()}, 4, 2, drop_last=True)
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        (data(3), r"datasets\(\) returned TensorDataset, wanted a dict with 'train'"),
+        ({"valid": data(3)}, r"datasets\(\) returned \['valid'\], wanted a dict with 'train'"),
+        ({"train": Lengthless()}, "'train' is a Lengthless without a length, wanted a Dataset"),
+        ({"train": data(3), "valid": 5}, "'valid' is a int without a length"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(splits, words):
+    with pytest.raises(UsageError, match=words):
+        check_datasets(splits, 2, 1, drop_last=False)
+
+
+def test_a_round_without_a_sample_is_refused_with_what_to_type():
+    words = r"global_batch_size=5 is smaller than 3 processes x train.accumulate=2.*=6 or more"
+    with pytest.raises(UsageError, match=words):
+        check_batch(5, 3, 2)
+    check_batch(6, 3, 2)

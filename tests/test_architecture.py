@@ -51,6 +51,13 @@ def functions(module: str):
             yield node
 
 
+def test_setup_lists_every_package():
+    text = (ROOT / "setup.cfg").read_text()
+    listed = text.partition("packages =\n")[2].partition("install_requires")[0].split()
+    found = {m for m, path in SOURCES.items() if path.name == "__init__.py"}
+    assert set(listed) == found
+
+
 def test_parallel_imports_nothing_from_launch():
     wrong = [(m, i) for m in SOURCES if m.startswith("parallel") for i in imports(m)]
     assert [pair for pair in wrong if pair[1].startswith("launch")] == []

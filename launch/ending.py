@@ -31,7 +31,7 @@ class RunFailedError(Exception):
 def settle(error: Exception, world: World, step: int) -> RunFailedError:
     """Agree on which rank failed first: it will say so on the screen, the others nothing."""
     mine = describe(error, world.rank, step)
-    log.error("rank %d failed after step %d", world.rank, step, exc_info=error)
+    log.info("rank %d failed after step %d", world.rank, step, exc_info=error)
     if peer_left(error):
         said = world.first_failure(wait_s=2.0)
         failure = Failure.from_json(said) if said else _silent_peer(mine)

@@ -33,8 +33,8 @@ class Meeting:
 
     def mean(self, name: str) -> float:
         """Return the weighted mean of a sum, over ranks; NaN without weight."""
-        weight = self.total(f"{name} weight")
-        return self.total(name) / weight if weight else float("nan")
+        weight = self.total(f"weight {name}")
+        return self.total(f"sum {name}") / weight if weight else float("nan")
 
     @property
     def slowest_rank(self) -> int:
@@ -122,7 +122,7 @@ class Meter:
             **self.phases.seconds(),
         }
         for name in ("loss", *self._names):
-            mine[name], mine[f"{name} weight"] = self.totals.get(name, (0.0, 0.0))
+            mine[f"sum {name}"], mine[f"weight {name}"] = self.totals.get(name, (0.0, 0.0))
         row = torch.tensor(list(mine.values()), dtype=torch.float64, device=self.world.device)
         gathered = self.world.gather_later(row)
         return lambda: Meeting([dict(zip(mine, r, strict=True)) for r in gathered().tolist()])

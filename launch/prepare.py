@@ -79,7 +79,7 @@ def check_updates(config: Config, datasets: Datasets | None) -> None:
     """Try optimizer and scheduler on a stand-in for the model. Raises ``UsageError``."""
     stand_in = [torch.nn.Parameter(torch.zeros(2, 2))]
     optimizer = build(config.optimizer, Optimizer, "optimizer", params=stand_in)
-    length = Length.of(config, datasets["train"]) if datasets else Length(1, 1)
+    length = Length.of(config, datasets["train"]) if datasets else Length(1000, 100)
     make_schedule(config.scheduler, [optimizer], length.steps, length.steps_per_epoch)
 
 

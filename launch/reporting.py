@@ -120,7 +120,7 @@ def _progress(met: Meeting, at: _Pending, lr: float, names: list[str]) -> Progre
 
 
 def _not_finite(in_a_row: int, step: int, met: Meeting) -> str:
-    bad = [rank for rank, row in enumerate(met.rows) if row["loss"] - row["loss"] != 0]
+    bad = [rank for rank, row in enumerate(met.rows) if row["sum loss"] - row["sum loss"] != 0]
     where = f"the loss itself on rank {', '.join(map(str, bad))}" if bad else "the gradients alone"
     return (
         f"no finite gradients for {in_a_row} steps in a row, up to step {step}; not finite: "

@@ -37,7 +37,7 @@ def run(config: Config, place: Place, notes: Sequence[str] = ()) -> int:
             )
             if world.share(found.state) == "completed":
                 return _already_complete(prepared, found, world)
-            stack.enter_context(rank_log(prepared.folder / "ranks", world.rank))
+            stack.enter_context(rank_log(prepared.folder / "ranks", world))
             _train(prepared, world, _listen(config, folder, stack))
     except RunFailedError as error:
         if world is not None:

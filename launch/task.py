@@ -35,7 +35,10 @@ class Task(ABC):
     """
 
     def prepare(self) -> None:  # noqa: B027 - a hook, empty unless a task needs it
-        """Download or unpack. Called once on each node before ``datasets``; the others wait."""
+        """Download or unpack. Called once on each node before ``datasets``.
+
+        The others wait, up to launch.timeout_s.
+        """
 
     @abstractmethod
     def datasets(self) -> Mapping[str, Dataset[Any]]:

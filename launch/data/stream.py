@@ -11,6 +11,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import torch
+import torch.utils.data._utils.worker as loader_process
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from launch.data.fetch import Collate
@@ -37,10 +38,15 @@ class Sharded(IterableDataset[tuple[bool, Any]]):
     ) -> None:
         self.dataset, self.index, self.count = dataset, index, count
         self.period, self.block = period, block
+        self.worker = 0, 1
 
     def __iter__(self) -> Iterator[tuple[bool, Any]]:
         info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        if info is not None:
+            self.worker = info.id, info.num_workers
+            # told of workers, a dataset would take its own part of what is divided here already
+            loader_process._worker_info = None
+        worker, workers = self.worker
         if hasattr(self.dataset, "shard"):
             index, count = self.index * workers + worker, self.count * workers
             yield from ((True, item) for item in self.dataset.shard(index, count))

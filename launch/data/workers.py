@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +30,27 @@ class WorkerSettings:
             chosen["prefetch_factor"] = self.prefetch
             chosen["persistent_workers"] = self.persistent
             chosen["multiprocessing_context"] = self.start_method
-        return DataLoader(
+        return Loader(
             dataset,
             num_workers=self.workers,
             pin_memory=self.pin,
             collate_fn=as_is,
             **chosen,
         )
+
+
+class Loader(DataLoader[Any]):
+    """A DataLoader that forks at a quiet moment.
+
+    A thread of gloo's that ends its last work makes itself known to the interpreter; a process
+    forked just then has half of that thread, and hangs or crashes (1 of 2,000 forks). So those
+    threads get a moment to be done, as when the group is closed (see ``parallel.world``).
+    """
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers:
+            time.sleep(0.05)
+        return super()._get_iterator()
 
 
 def as_is(batch: Any) -> Any:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from launch.data import EvaluationBatches, Transfer, loader
 from launch.data.workers import WorkerSettings
@@ -35,6 +35,16 @@ class Shards(IterableDataset):
     def shard(self, index, count):
         assert count == len(self.sizes), "another number of parts"
         return iter(range(100 * index, 100 * index + self.sizes[index]))
+
+
+@dataclass
+class Divided(Numbers):
+    """Divides itself among workers, as torch's documentation shows it."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        return iter(range(first, self.count, step))
 
 
 @dataclass
@@ -139,6 +149,13 @@ def test_workers_divide_a_shard_among_themselves(alone):
     settings = WorkerSettings(2, start_method="fork")
     steps = ids(epoch(alone, Shards((3, 5)), 4, settings=settings))
     assert sorted(i for step in steps for i in step) == [0, 1, 2, 100, 101, 102, 103, 104]
+
+
+def test_B11_a_stream_that_divides_itself_among_workers_is_not_divided_twice(alone):
+    shares = loader(Divided(13), alone, 4, settings=WorkerSettings(2, start_method="fork"))
+    for number in range(2):
+        steps = ids(shares.epoch(number, 0, Phases(CPU)))
+        assert steps == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12]]
 
 
 def test_drop_last_leaves_out_the_last_incomplete_batch(alone):

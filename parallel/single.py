@@ -119,7 +119,11 @@ class Whole(Engine):
         """Add the gradients of scale x loss, or zeros if ``empty`` or where ``select`` is 0."""
         if self.update.scaler.is_enabled():
             loss = self.update.scaler.scale(loss)
-        given = torch.as_tensor(1.0 if empty else scale, dtype=loss.dtype, device=loss.device)
+        if isinstance(scale, Tensor) and not empty:
+            given = scale.to(loss)
+        else:  # filled on the device: a copy from the host would wait
+            number = 1.0 if empty or isinstance(scale, Tensor) else scale
+            given = torch.full((), number, dtype=loss.dtype, device=loss.device)
         discard = empty or select is not None
         with discarding(self.module, select, empty) if discard else nullcontext():
             loss.backward(given)

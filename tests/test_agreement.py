@@ -29,7 +29,7 @@ class Uneven(Task):
 
     def datasets(self):
         generator = torch.Generator().manual_seed(1)
-        inputs = torch.randn(self.samples, 6, generator=generator, dtype=torch.float64)
+        inputs = torch.randn(self.samples, 6, generator=generator)
         targets = (inputs.sum(1) > 0).long()
         weights = torch.arange(self.samples) % 4  # some samples weigh nothing
         return {"train": TensorDataset(inputs, targets, weights)}
@@ -67,10 +67,8 @@ def train(world: World, strategy: Strategy, accumulate: int, weighted: bool, pre
         BATCH,
         accumulate=accumulate,
         replicas=strategy.replicas(world),
-        double=True,
+        double=precision == "float64",
     )
-    if precision == "float32":
-        shares.transfer = lambda batch: [batch[0].float(), *batch[1:]]
     losses, gradients, epoch = [], None, 0
     while len(losses) < steps:
         for share in shares.epoch(epoch, 0, engine.phases):

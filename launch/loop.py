@@ -60,7 +60,7 @@ class Training:
             gc.unfreeze()
         if self.at.batch == self.shares.steps_per_epoch:
             self._epoch_done()
-        self.reporter.finish(self.at.step, self.at.epoch, self.lr)
+        self.reporter.finish(self.at.step, self.lr)
         if self._judged < self.at.step:
             self._judge()
         return reason

@@ -43,6 +43,7 @@ class Reporter:
     _started: float = 0.0
     _next_check: int = 1
     _reported: int = 0
+    _epoch: int = 0  # of the last step
     _at_once: bool = True  # alike on all ranks too: when a meeting ends decides when to stop
     _pending: _Pending | None = None
 
@@ -54,6 +55,7 @@ class Reporter:
     def step_done(self, result: StepResult, total: int, step: int, epoch: int, lr: Lr) -> None:
         """Take in a step; meet where that is due. Collective."""
         self.settle()
+        self._epoch = epoch
         self.meter.add(result, total)
         in_a_row = self.meter.in_a_row
         too_many = isinstance(in_a_row, int) and in_a_row >= self.max_skipped
@@ -64,11 +66,11 @@ class Reporter:
         if self._at_once or too_many:
             self.settle()
 
-    def finish(self, step: int, epoch: int, lr: Lr) -> None:
+    def finish(self, step: int, lr: Lr) -> None:
         """Report what has not been reported yet. Collective."""
         self.settle()
         if self._reported < step:
-            self._report(step, epoch, lr)
+            self._report(step, self._epoch, lr)
         self.settle()
 
     def settle(self) -> None:

@@ -34,7 +34,7 @@ class Replica(Whole):
         super().__init__(model, make_optimizer, objective, settings, world)
         self.replicas = world.size
         self._find_unused = strategy.find_unused_parameters
-        self._checked = False
+        self._trainable = [p for p in self.module.parameters() if p.requires_grad]
         self.wrapped = DistributedDataParallel(
             self.forward,
             bucket_cap_mb=strategy.bucket_mb,
@@ -43,8 +43,7 @@ class Replica(Whole):
             forward_sync_buffers=_buffers_enter_the_math(self.module),
         )
         self.forward = self.wrapped
-        first = next(p for p in self.module.parameters() if p.requires_grad)
-        first.register_post_accumulate_grad_hook(self._own_backward_done)
+        self._trainable[0].register_post_accumulate_grad_hook(self._own_backward_done)
 
     def train_step(self, share: Share) -> StepResult:
         """Return the sums of one optimizer step; see ``Engine``."""
@@ -65,15 +64,14 @@ class Replica(Whole):
         self.world.broadcast(list(self.module.buffers()))
 
     def backward_done(self) -> None:
-        """Refuse parameters that took no part, once: torch would let the ranks drift apart."""
+        """Refuse parameters that took no part: torch would let the ranks drift apart."""
         self.tail = "backward"
-        if self._checked or self._find_unused:
+        if self._find_unused or all(p.grad is not None for p in self._trainable):
             return
-        self._checked = True
-        trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        unused = [name for name, parameter in trainable.items() if parameter.grad is None]
-        if unused:
-            raise UsageError(_unused(unused))
+        unused = [
+            n for n, p in self.module.named_parameters() if p.requires_grad and p.grad is None
+        ]
+        raise UsageError(_unused(unused or ["a parameter that was replaced after the start"]))
 
     def _own_backward_done(self, _: Tensor) -> None:
         """The first parameter's gradient comes last: from here backward waits for the others."""

@@ -132,7 +132,8 @@ class Whole(Engine):
         """Return what turns the mean over replicas of weighted sums into the weighted mean []."""
         weights = [torch.as_tensor(o.weight, dtype=torch.float64) for o in outcomes]
         whole = torch.stack([weight.to(self.world.device) for weight in weights]).sum()
-        return self.replicas / self.world.sum(whole).clamp_min(1e-300)
+        whole = self.world.sum(whole)
+        return torch.where(whole > 0, self.replicas / whole, 0.0)  # nothing has no gradient
 
     def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
         """Return what the task says of each batch; see ``Engine``."""

@@ -186,6 +186,8 @@ def join(
     timeout_s: how long a collective waits for the others. Raises ``WorldError`` where the
     processes cannot meet. Collective.
     """
+    if rank is not None and (size or 1) > 1 and store is None:
+        raise WorldError(f"join(rank={rank}, size={size}) needs store=PATH, a file all ranks reach")
     place = whoami() if rank is None else Place(rank, size or 1, rank, size or 1, "by hand")
     own, chosen = find_device(place, device, backend)
     if own.type == "cuda":

@@ -7,6 +7,7 @@ replica that has run out borrows, as at the end of a map-style epoch, until all 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from itertools import islice, pairwise
 from typing import Any
 
@@ -49,7 +50,7 @@ class Sharded(IterableDataset[tuple[bool, Any]]):
         worker, workers = self.worker
         if hasattr(self.dataset, "shard"):
             index, count = self.index * workers + worker, self.count * workers
-            yield from ((True, item) for item in self.dataset.shard(index, count))
+            yield from ((True, item) for item in _shard(self.dataset, index, count))
             return
         own, first = 0, []
         for number, item in enumerate(self.dataset):
@@ -61,6 +62,13 @@ class Sharded(IterableDataset[tuple[bool, Any]]):
                 first = [item]
         if not own:
             yield from ((False, item) for item in first)
+
+
+def _shard(dataset: Any, index: int, count: int) -> Any:
+    """Return a part of ``dataset``; Hugging Face's ``shard`` takes its arguments by these names."""
+    if "num_shards" in signature(dataset.shard).parameters:
+        return dataset.shard(num_shards=count, index=index)
+    return dataset.shard(index, count)
 
 
 class Streamed:

@@ -43,7 +43,7 @@ class Loader(DataLoader[Any]):
     """A DataLoader that forks at a quiet moment.
 
     A thread of gloo's that ends its last work makes itself known to the interpreter; a process
-    forked just then has half of that thread, and hangs or crashes (1 of 2,000 forks). So those
+    forked just then has half of that thread, and hangs or crashes (1 of 400 forks). So those
     threads get a moment to be done, as when the group is closed (see ``parallel.world``).
     """
 

@@ -150,14 +150,11 @@ def find_device(
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = f"torch sees {count} GPUs" + (f" (CUDA_VISIBLE_DEVICES={visible})" if visible else "")
     if device == "cuda" and not count:
-        raise WorldError(
-            f"launch.device=cuda wants a GPU, but {seen}; use launch.device=cpu or auto"
-        )
+        wanted = "launch.device=cuda wants a GPU"
+        raise WorldError(f"{wanted}, but {seen}; use launch.device=cpu or auto")
     if backend == "nccl" and not count:
-        raise WorldError(
-            f"launch.backend=nccl needs a GPU for each process, but {seen}; "
-            "use launch.backend=auto (gloo on a CPU)"
-        )
+        wanted = "launch.backend=nccl needs a GPU for each process"
+        raise WorldError(f"{wanted}, but {seen}; use launch.backend=auto (gloo on a CPU)")
     if not count:
         return torch.device("cpu"), "gloo" if backend == "auto" else backend
     own = count == 1 and place.launcher in ("srun", "by hand")

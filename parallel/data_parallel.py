@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from parallel.errors import UsageError
 from parallel.single import TrainingLoss, Whole, refuse_many
-from parallel.strategy import Batch, Engine, Objective, Settings, Strategy
+from parallel.strategy import Batch, Engine, MakeOptimizers, Objective, Settings, Strategy
 from parallel.world import World
 
 
@@ -80,7 +78,7 @@ class DataParallel(Strategy):
     def engine(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        make_optimizer: MakeOptimizers,
         objective: Objective,
         settings: Settings,
         world: World,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,18 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from parallel.errors import UsageError
 from parallel.single import Whole
-from parallel.strategy import Engine, Objective, Settings, Share, StepResult, Strategy
+from parallel.strategy import (
+    Engine,
+    MakeOptimizers,
+    Objective,
+    Settings,
+    Share,
+    StepResult,
+    Strategy,
+)
 from parallel.world import World
 
 
@@ -25,7 +31,7 @@ class Replica(Whole):
     def __init__(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        make_optimizer: MakeOptimizers,
         objective: Objective,
         settings: Settings,
         world: World,
@@ -94,7 +100,7 @@ class DDP(Strategy):
     def engine(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        make_optimizer: MakeOptimizers,
         objective: Objective,
         settings: Settings,
         world: World,

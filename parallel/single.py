@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from parallel import naming
 from parallel.errors import UsageError
@@ -19,6 +18,7 @@ from parallel.strategy import (
     Batch,
     Engine,
     EngineState,
+    MakeOptimizers,
     Objective,
     Outcome,
     Settings,
@@ -51,7 +51,7 @@ class Whole(Engine):
     def __init__(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        make_optimizer: MakeOptimizers,
         objective: Objective,
         settings: Settings,
         world: World,
@@ -181,7 +181,7 @@ class Single(Strategy):
     def engine(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        make_optimizer: MakeOptimizers,
         objective: Objective,
         settings: Settings,
         world: World,

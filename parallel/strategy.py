@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from parallel.phases import Phases
 from parallel.world import World
 
+MakeOptimizers = Callable[[nn.Module], list[Optimizer]]  # of a model on its device
 Batch = Any  # opaque: tensor, tuple, dict, object with .to(); only the task looks inside
 
 
@@ -139,7 +140,7 @@ class Strategy(ABC):
     def engine(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], list[Optimizer]],
+        make_optimizer: MakeOptimizers,
         objective: Objective,
         settings: Settings,
         world: World,

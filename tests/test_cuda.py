@@ -79,9 +79,10 @@ def test_a_step_waits_for_nothing():
     at_work.train_step(Share([batch], [10], 10))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        at_work.train_step(Share([batch], [10], 10))
+        result = at_work.train_step(Share([batch], [10], 10))  # raises where it would wait
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert not bool(result.skipped)
 
 
 def test_a_skipped_step_changes_nothing_and_the_schedule_waits():

@@ -40,5 +40,7 @@ def test_one_that_fails_does_not_keep_the_others_from_hearing():
 
 
 def test_nobody_may_listen():
-    fan_out()(Notice("one"))
-    fan_out().close()
+    nobody = fan_out()
+    nobody(Notice("one"))
+    nobody.close()
+    assert nobody.listeners == ()

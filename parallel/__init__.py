@@ -2,6 +2,7 @@
 
 from parallel.data_parallel import DataParallel
 from parallel.ddp import DDP
+from parallel.devices import find_device
 from parallel.ending import leave, peer_left
 from parallel.errors import PeerLeftError, UsageError, WorldError
 from parallel.phases import Phases
@@ -19,7 +20,7 @@ from parallel.strategy import (
     Strategy,
 )
 from parallel.sums import sums
-from parallel.world import World, find_device, join, use_deterministic_algorithms, whoami
+from parallel.world import World, join, use_deterministic_algorithms, whoami
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "single": Single,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parallel.errors import WorldError
 
@@ -30,6 +30,7 @@ class Place:
     launcher: str = "alone"  # alone | torchrun | srun | by hand
     address: str | None = None  # of rank 0, where this process itself must find it
     port: int | None = None
+    visible: str | None = None  # CUDA_VISIBLE_DEVICES, for messages
 
     def __post_init__(self) -> None:
         if not (0 <= self.rank < self.size and 0 <= self.local_rank < self.local_size <= self.size):
@@ -42,6 +43,10 @@ class Place:
 
 def find_place(environ: Mapping[str, str]) -> Place:
     """Return this process's place. Raises ``WorldError`` on partial or left-over variables."""
+    return replace(_find(environ), visible=environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _find(environ: Mapping[str, str]) -> Place:
     if "TORCHELASTIC_RUN_ID" in environ:
         return Place(
             rank=_number(environ, "RANK"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,7 +66,8 @@ class Whole(Engine):
         self.optimizers = make_optimizer(self.module)
         self.update = Update(self.optimizers, settings, world.device)
         self._parameters = list(self.module.parameters())
-        self._weighted = False  # whether the task weighs its batches: its loss tells
+        self._weights: list[Tensor] = []  # of this step's rounds, where the task weighs them
+        self._whole: Callable[[], Tensor] | None = None  # waits for their sum over all ranks
         if settings.compile:
             self.module.compile()
         self.forward: nn.Module = TrainingLoss(self.module, objective)
@@ -79,13 +80,14 @@ class Whole(Engine):
         """Return what one optimizer step said; see ``Engine``."""
         for parameter in self._parameters:
             parameter.grad = None
+        self._weights, self._whole = [], None
         outcomes = []
-        last = len(share.batches) - 1
-        for i, (batch, count) in enumerate(zip(share.batches, share.counts, strict=True)):
-            with self.round(i == last):
-                outcomes.append(self._forward_backward(batch, count, share.total))
+        rounds = len(share.batches)
+        for i, (batch, count) in enumerate(zip(share.batches, share.counts, strict=True), 1):
+            with self.round(i == rounds):
+                outcomes.append(self._forward_backward(batch, count, share.total, rounds))
         self.backward_done()
-        norm, skipped = self.update.apply(self._factor(outcomes) if self._weighted else None)
+        norm, skipped = self.update.apply(self._factor())
         self.phases.end("optimizer")
         return StepResult(outcomes, norm, skipped)
 
@@ -96,7 +98,7 @@ class Whole(Engine):
     def backward_done(self) -> None:
         """Look at the gradients of the whole step, reduced and not yet applied."""
 
-    def _forward_backward(self, batch: Batch, count: int, total: int) -> Outcome:
+    def _forward_backward(self, batch: Batch, count: int, total: int, rounds: int) -> Outcome:
         """Add one round's gradients; return what it said, with its weight."""
         with keeping_buffers(self.module) if not count else nullcontext():
             with self._autocast():
@@ -104,10 +106,11 @@ class Whole(Engine):
             if loss.ndim or not loss.requires_grad:
                 raise UsageError(_bad_loss(loss))
             self.phases.end("forward")
-            self._weighted = weight is not None
             on_gpu = isinstance(weight, Tensor) and weight.is_cuda  # reading it there would wait
             scale = count * self.replicas / total if weight is None else weight
             empty = not count or not (on_gpu or float(scale))
+            if weight is not None:
+                self._weigh(0.0 if empty else weight, rounds)
             self._backward(loss, scale, empty, weight if on_gpu else None)
             self.phases.end(self.tail)
         weight = 0.0 if empty else float(count) if weight is None else weight
@@ -128,11 +131,17 @@ class Whole(Engine):
         with discarding(self.module, select, empty) if discard else nullcontext():
             loss.backward(given)
 
-    def _factor(self, outcomes: Sequence[Outcome]) -> Tensor:
+    def _weigh(self, weight: Tensor | float, rounds: int) -> None:
+        """Take in a round's weight; add up over all ranks from the last one on, during backward."""
+        self._weights.append(torch.as_tensor(weight, dtype=torch.float64).to(self.world.device))
+        if len(self._weights) == rounds:
+            self._whole = self.world.sum_later(torch.stack(self._weights).sum())
+
+    def _factor(self) -> Tensor | None:
         """Return what turns the mean over replicas of weighted sums into the weighted mean []."""
-        weights = [torch.as_tensor(o.weight, dtype=torch.float64) for o in outcomes]
-        whole = torch.stack([weight.to(self.world.device) for weight in weights]).sum()
-        whole = self.world.sum(whole)
+        if self._whole is None:  # samples are the weight, and known beforehand
+            return None
+        whole = self._whole()
         return torch.where(whole > 0, self.replicas / whole, 0.0)  # nothing has no gradient
 
     def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from parallel.cores import cores_for, own_cores
+from parallel.devices import cores_for, find_device, own_cores
 from parallel.errors import WorldError
 from parallel.place import Place, find_place
 from parallel.rendezvous import first_line, open_store
@@ -54,9 +54,19 @@ class World:
 
     def sum(self, value: Tensor) -> Tensor:
         """Return ``value`` summed over the ranks, in place."""
-        if self.size > 1:
-            dist.all_reduce(value)
-        return value
+        return self.sum_later(value)()
+
+    def sum_later(self, value: Tensor) -> Callable[[], Tensor]:
+        """Start what ``sum`` does; what is returned waits for it, and is no collective."""
+        if self.size == 1:
+            return lambda: value
+        work = dist.all_reduce(value, async_op=True)
+
+        def wait() -> Tensor:
+            work.wait()
+            return value
+
+        return wait
 
     def gather(self, row: Tensor) -> Tensor:
         """Return every rank's ``row`` [...], stacked: [size, ...]."""
@@ -136,35 +146,6 @@ class World:
 def whoami() -> Place:
     """Return this process's place, before it meets the others. Raises ``WorldError``."""
     return find_place(os.environ)
-
-
-def find_device(
-    place: Place, device: str = "auto", backend: str = "auto"
-) -> tuple[torch.device, str]:
-    """Return the device this process owns and the backend for it. Raises ``WorldError``.
-
-    One visible device a task (``srun --gpus-per-task=1``) is device 0 for every task; torchrun's
-    processes all see the same devices, so there must be one for each.
-    """
-    count = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    seen = f"torch sees {count} GPUs" + (f" (CUDA_VISIBLE_DEVICES={visible})" if visible else "")
-    if device == "cuda" and not count:
-        wanted = "launch.device=cuda wants a GPU"
-        raise WorldError(f"{wanted}, but {seen}; use launch.device=cpu or auto")
-    if backend == "nccl" and not count:
-        wanted = "launch.backend=nccl needs a GPU for each process"
-        raise WorldError(f"{wanted}, but {seen}; use launch.backend=auto (gloo on a CPU)")
-    if not count:
-        return torch.device("cpu"), "gloo" if backend == "auto" else backend
-    own = count == 1 and place.launcher in ("srun", "by hand")
-    if not own and place.local_size > count:
-        raise WorldError(
-            f"{place.local_size} processes on this node want a GPU each, but {seen}; "
-            f"use --nproc_per_node={count}, or launch.device=cpu"
-        )
-    index = 0 if own else place.local_rank
-    return torch.device("cuda", index), "nccl" if backend == "auto" else backend
 
 
 @contextmanager

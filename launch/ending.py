@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 import traceback
+from dataclasses import replace
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -31,6 +32,9 @@ class RunFailedError(Exception):
 def settle(error: Exception, world: World, step: int) -> RunFailedError:
     """Agree on which rank failed first: it will say so on the screen, the others nothing."""
     mine = describe(error, world.rank, step)
+    busy = world.announced() if "imed out" in mine.message else ""
+    if busy:
+        mine = replace(mine, advice=f"{busy}: if that may take longer, raise launch.timeout_s")
     log.info("rank %d failed after step %d", world.rank, step, exc_info=error)
     if peer_left(error):
         said = world.first_failure(wait_s=2.0)

@@ -113,10 +113,12 @@ def prepare_data(prepared: Prepared, world: World) -> Datasets:
         return prepared.datasets
     error: Exception | None = None
     if not world.local_rank:
+        world.announce("is in the task's prepare()")
         try:
             prepared.task.prepare()
         except Exception as met:
             error = met
+        world.announce("")
     failed = [why for why in world.gather_objects(repr(error) if error else "") if why]
     if error is not None:
         raise error

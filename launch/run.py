@@ -114,11 +114,13 @@ def _save(prepared: Prepared, training: Training, world: World, tell: Listener) 
             "scaler": held.scaler,
         }
         folder = prepared.folder / "checkpoints"
+        world.announce("writes the checkpoint")
         try:
             path = write(folder, at.step, held.model, held.optimizer, state)
             tell(CheckpointSaved(at.step, at.epoch, path, time.monotonic() - start))
         except CheckpointError as error:
             problem = str(error)
+        world.announce("")
     problem = world.share(problem)
     if problem is not None:
         raise CheckpointError(problem)

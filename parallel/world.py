@@ -27,15 +27,15 @@ from parallel.place import Place, find_place
 from parallel.rendezvous import first_line, open_store
 
 T = TypeVar("T")
-_FAILURE, _NOTED = "launch/failure", "launch/failure/noted"
+_FAILURE, _NOTED, _BUSY = "launch/failure", "launch/failure/noted", "launch/busy"
 
 
 @dataclass(frozen=True)
 class World:
     """``size`` processes numbered ``0 <= rank < size``; this one owns ``device``.
 
-    Every method that does not speak of failures is collective: all ranks call it, in the same
-    order. In a world of one each is the identity.
+    Every method down to ``barrier`` is collective: all ranks call it, in the same order; in a
+    world of one it is the identity.
     """
 
     rank: int = 0
@@ -132,6 +132,16 @@ class World:
     def await_acknowledgement(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` for rank 0 to have written the failure down."""
         self._get(_NOTED, wait_s)
+
+    def announce(self, what: str) -> None:
+        """Tell ranks that may wait for this one what it does; empty: nothing any more."""
+        if self.store is not None:
+            with suppress(RuntimeError, dist.DistError):
+                self.store.set(_BUSY, f"rank {self.rank} {what}" if what else "")
+
+    def announced(self) -> str:
+        """Return what a rank announced that it does; empty: nothing."""
+        return self._get(_BUSY, wait_s=0.1) or ""
 
     def _get(self, key: str, wait_s: float) -> str | None:
         deadline = time.monotonic() + wait_s

@@ -62,6 +62,11 @@ def test_H3_one_events_file_with_every_tag_and_the_last_step(train, tmp_path):
     ] == []
 
 
+def test_H4_C24_four_ranks_make_the_folders_at_once(train, tmp_path):
+    assert train(*QUICK, processes=4).codes == [0] * 4
+    assert len(list((tmp_path / "runs/a/ranks").iterdir())) == 4
+
+
 def test_H8_the_loss_is_the_mean_over_ranks(train, tmp_path):
     words = ("task._target_=tests.tasks.Ranks", *QUICK[1:], "task.valid=0")
     assert train(*words, processes=2).codes == [0, 0]
@@ -138,6 +143,13 @@ def test_A19_a_prepare_that_fails_frees_those_who_wait(train, tmp_path):
     assert "OSError: no such mirror" in ended.outputs[0]
     assert ended.outputs[1] == ""
     assert status(tmp_path / "runs/a")["state"] == "failed"
+
+
+def test_A13_who_waits_too_long_says_for_whom(train, tmp_path):
+    ended = train(*QUICK, "task.sleep_s=5", "launch.timeout_s=1", processes=2, timeout_s=30)
+    assert ended.codes == [1, 1]
+    assert "rank 0 is in the task's prepare()" in ended.outputs[1]
+    assert "raise launch.timeout_s" in ended.outputs[1]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, model, sta
     assert list(tmp_path.iterdir()) == []
 
 
-def test_d14_killed_in_mid_write_the_last_whole_one_is_found(tmp_path):
+def test_D14_killed_in_mid_write_the_last_whole_one_is_found(tmp_path):
     good = write(tmp_path, 1, some_model(), {}, {})
     code = """
         import os, signal, sys, threading, time
@@ -117,7 +117,7 @@ def test_d14_killed_in_mid_write_the_last_whole_one_is_found(tmp_path):
     assert not (tmp_path / ".step-00000002.part").exists()
 
 
-def test_d23_a_full_disk_leaves_no_stump_and_the_one_before_it(tmp_path):
+def test_D23_a_full_disk_leaves_no_stump_and_the_one_before_it(tmp_path):
     write(tmp_path, 1, some_model(), {}, STATE)
     before = files_of(tmp_path)
     code = """
@@ -151,7 +151,7 @@ def test_a_file_in_the_folders_place_is_told_with_its_path(tmp_path):
         write(tmp_path / "checkpoints", 1, some_model(), {}, {})
 
 
-def test_d21_nothing_is_pickled(tmp_path):
+def test_D21_nothing_is_pickled(tmp_path):
     path = write(tmp_path, 1, some_model(), {"0/x": torch.ones(1)}, STATE)
     code = """
         import pickle, sys, torch

@@ -130,7 +130,7 @@ def test_of_many_who_find_a_dead_lock_one_gets_it(tmp_path):
     assert sorted(exit_code(pid) for pid in children) == [0] + [3] * 7
 
 
-def test_d23_a_full_disk_is_told_with_path_and_words_and_leaves_no_lock(tmp_path):
+def test_D23_a_full_disk_is_told_with_path_and_words_and_leaves_no_lock(tmp_path):
     (tmp_path / ".config.yaml.part").symlink_to("/dev/full")  # every write there: ENOSPC
     words = rf"cannot write the run folder {tmp_path}: No space left on device .*runs=FOLDER"
     with pytest.raises(FolderError, match=words), open_folder(tmp_path, TEXT):

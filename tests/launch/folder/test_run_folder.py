@@ -100,7 +100,7 @@ def test_a_run_with_no_readable_status_may_go_on(tmp_path, status):
         ("train.global_batch_size", 32, r"train\.global_batch_size: 64 there, 32 here"),
     ],
 )
-def test_h11_another_experiment_is_refused_with_both_values_and_a_free_name(
+def test_H11_another_experiment_is_refused_with_both_values_and_a_free_name(
     tmp_path, key, value, words
 ):
     a_run(tmp_path / "digits")

@@ -75,7 +75,7 @@ def test_what_is_not_finite_is_null_in_strict_json(facts):
     assert evaluation["metrics"] == {"loss": None}
 
 
-def test_h1_a_run_that_goes_on_has_each_step_once(facts):
+def test_H1_a_run_that_goes_on_has_each_step_once(facts):
     tell(facts, facts.started(), *map(facts.progress, range(1, 18)), facts.evaluated(15))
     tell(facts, facts.started(start_step=15), *map(facts.progress, range(16, 31)))
     assert steps(facts, "step") == list(range(1, 31))
@@ -83,7 +83,7 @@ def test_h1_a_run_that_goes_on_has_each_step_once(facts):
     assert steps(facts, "start") == [0, 15]
 
 
-def test_h2_the_first_step_after_going_on_is_the_next_one(facts):
+def test_H2_the_first_step_after_going_on_is_the_next_one(facts):
     tell(facts, facts.started(), *map(facts.progress, (5, 10, 15, 20)), facts.ended(20))
     tell(facts, facts.started(start_step=15), facts.progress(16), facts.evaluated(16))
     assert steps(facts, "step", "evaluation", "end") == [5, 10, 15, 16, 16]
@@ -125,7 +125,7 @@ def test_the_commit_is_told_in_a_git_tree_only(facts, tmp_path, monkeypatch):
     assert read(facts)[-1]["git"] is None
 
 
-def test_d23_a_full_disk_is_told_with_the_path_and_the_file_mended_later(facts):
+def test_D23_a_full_disk_is_told_with_the_path_and_the_file_mended_later(facts):
     tell(facts, facts.started(), facts.progress(1))
     size = (facts.folder / "metrics.jsonl").stat().st_size
     pid = os.fork()

@@ -59,7 +59,7 @@ def test_what_is_not_finite_is_null(facts):
     assert read(facts)["metrics"] == {"valid/loss": None}
 
 
-def test_d23_a_full_disk_leaves_the_earlier_state_and_is_told_with_the_path(facts):
+def test_D23_a_full_disk_leaves_the_earlier_state_and_is_told_with_the_path(facts):
     status = Status(facts.folder)
     status(facts.started())
     os.symlink("/dev/full", facts.folder / ".status.json.part")

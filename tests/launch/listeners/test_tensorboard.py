@@ -78,13 +78,13 @@ def test_an_interval_is_on_the_disk_before_the_next(facts):
     board.close()
 
 
-def test_h1_a_run_that_goes_on_has_each_step_once_and_no_zigzag(facts):
+def test_H1_a_run_that_goes_on_has_each_step_once_and_no_zigzag(facts):
     tell(facts, facts.started(), *map(facts.progress, range(1, 18)))
     tell(facts, facts.started(start_step=15), *map(facts.progress, range(16, 31)))
     assert [step for step, _ in curve(read(facts), "train/loss")] == list(range(1, 31))
 
 
-def test_h2_the_first_step_after_going_on_is_the_next_in_every_tag(facts):
+def test_H2_the_first_step_after_going_on_is_the_next_in_every_tag(facts):
     tell(facts, facts.started(), *map(facts.progress, range(1, 18)), facts.evaluated(17))
     tell(facts, facts.started(start_step=15), facts.progress(16), facts.evaluated(16))
     found = read(facts)
@@ -93,7 +93,7 @@ def test_h2_the_first_step_after_going_on_is_the_next_in_every_tag(facts):
     assert [step for step, _ in curve(found, "valid/loss")] == [16]
 
 
-def test_h3_a_run_has_one_file_and_no_folder(facts):
+def test_H3_a_run_has_one_file_and_no_folder(facts):
     tell(facts, facts.started(), facts.progress(1), facts.evaluated(1), facts.ended(1))
     assert [p.is_file() for p in facts.folder.iterdir()] == [True]
 
@@ -122,7 +122,7 @@ def sessions(facts):
     return Handler(request, context, "", asked).run().session_groups, sorted(runs.Runs())
 
 
-def test_h6_hparams_are_one_entry_of_the_run_itself_whatever_the_config_holds(facts):
+def test_H6_hparams_are_one_entry_of_the_run_itself_whatever_the_config_holds(facts):
     tell(facts, facts.started(), facts.progress(1), facts.evaluated(1, loss=0.25), facts.ended(1))
     groups, runs = sessions(facts)
     assert runs == ["digits"]
@@ -137,7 +137,7 @@ def test_h6_hparams_are_one_entry_of_the_run_itself_whatever_the_config_holds(fa
     assert shown["task._target_"] == "launch.tasks.digits.Digits"
 
 
-def test_h7_metrics_of_hparams_are_scalars_and_going_on_adds_no_entry(facts):
+def test_H7_metrics_of_hparams_are_scalars_and_going_on_adds_no_entry(facts):
     tell(facts, facts.started(), facts.progress(1), facts.evaluated(1, loss=0.5), facts.ended(1))
     tell(facts, facts.started(start_step=1), facts.progress(2), facts.evaluated(2, loss=0.25))
     groups, runs = sessions(facts)
@@ -160,7 +160,7 @@ def test_hparams_without_any_curve_are_not_written(facts):
     assert not [tag for tag in read(facts).Tags()["tensors"] if "hparams" in tag]
 
 
-def test_h9_a_folder_with_two_files_shows_the_union(facts):
+def test_H9_a_folder_with_two_files_shows_the_union(facts):
     tell(facts, facts.started(), *map(facts.progress, (1, 2, 3)))
     tell(facts, facts.started(start_step=3), *map(facts.progress, (4, 5)))
     assert len(files(facts)) == 2
@@ -168,18 +168,18 @@ def test_h9_a_folder_with_two_files_shows_the_union(facts):
     assert [step for step, _ in curve(found, "train/loss")] == [1, 2, 3, 4, 5]
 
 
-def test_h10_three_thousand_points_are_all_in_the_file(facts):
+def test_H10_three_thousand_points_are_all_in_the_file(facts):
     tell(facts, facts.started(), *map(facts.progress, range(1, 3001)))
     assert [step for step, _ in curve(read(facts), "train/loss")] == list(range(1, 3001))
 
 
-def test_h11_a_fresh_start_in_the_folder_never_merges_two_curves(facts):
+def test_H11_a_fresh_start_in_the_folder_never_merges_two_curves(facts):
     tell(facts, facts.started(), *(facts.progress(s, loss=9.0) for s in range(1, 6)))
     tell(facts, facts.started(), *(facts.progress(s, loss=1.0) for s in range(1, 4)))
     assert curve(read(facts), "train/loss") == [(1, 1.0), (2, 1.0), (3, 1.0)]
 
 
-def test_h11_what_is_not_finite_is_logged_as_such_and_stops_nothing(facts):
+def test_H11_what_is_not_finite_is_logged_as_such_and_stops_nothing(facts):
     losses = [1.0, math.nan, math.inf, -math.inf, 2.0]
     tell(facts, facts.started(), *(facts.progress(s, loss=v) for s, v in enumerate(losses, 1)))
     found = curve(read(facts), "train/loss")

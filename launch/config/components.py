@@ -26,9 +26,19 @@ def build_strategy(settings: Mapping[str, Any], world_size: int) -> Strategy:
     if "_target_" in own:
         strategy = _built(own, Strategy, "strategy")  # type: ignore[type-abstract]  # a kind
     else:
+        _refuse_keys_of_auto(settings.get("name"), own)
         strategy = _filled(_named(settings.get("name"), world_size), own, "strategy")
     strategy.check(world_size)
     return strategy
+
+
+def _refuse_keys_of_auto(name: Any, own: Mapping[str, Any]) -> None:
+    """Raise where keys of one strategy would hold or not by the number of processes."""
+    if name == "auto" and own:
+        raise ConfigError(
+            f"strategy.name=auto has no keys of its own, met strategy.{next(iter(own))}; "
+            "name the strategy that has it, such as strategy.name=ddp"
+        )
 
 
 def _named(name: Any, world_size: int) -> type[Strategy]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 
@@ -34,9 +35,15 @@ class Console:
         self._pace: Pace | None = None
         self._folder: Path | None = None
         self._phases = _Phases()
+        self._is_read = True
 
     def __call__(self, event: Event) -> None:
-        """Say what happened, where it is worth saying."""
+        """Say what happened, where it is worth saying and somebody still reads."""
+        if self._is_read:
+            with self._while_read():
+                self._say(event)
+
+    def _say(self, event: Event) -> None:
         match event:
             case RunStarted():
                 self._start(event)
@@ -55,8 +62,17 @@ class Console:
 
     def close(self) -> None:
         """Leave the terminal in order."""
-        self._view.close()
-        self._view = Nothing()
+        view, self._view = self._view, Nothing()
+        with self._while_read():
+            view.close()
+
+    @contextmanager
+    def _while_read(self) -> Iterator[None]:
+        """Go on in silence where the terminal or the pipe is gone: training is worth more."""
+        try:
+            yield
+        except BrokenPipeError:
+            self._is_read = False
 
     def _start(self, event: RunStarted) -> None:
         self._view.write(text.started(event))
@@ -104,4 +120,5 @@ class _Phases:
 
 
 def _suited() -> str:
-    return "bar" if sys.stdout.isatty() and sys.stderr.isatty() else "lines"
+    terminals = (sys.stdout, sys.stderr)  # None where they were closed before the start
+    return "bar" if all(t is not None and t.isatty() for t in terminals) else "lines"

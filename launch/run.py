@@ -12,6 +12,7 @@ from launch.checkpoint import CheckpointError, write
 from launch.config import Config, to_yaml
 from launch.ending import RunFailedError, say_and_linger, settle
 from launch.events import CheckpointSaved, Event, Listener, RunEnded
+from launch.failures import TrainingError
 from launch.folder import Found, OpenFolder, open_folder
 from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
 from launch.loop import Training
@@ -57,8 +58,22 @@ def _listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> List
         Heartbeat(folder.touch_lock),
         Console(config.log.progress),
     )
-    stack.callback(listeners.close)
-    return listeners
+
+    def tell(event: Event) -> None:
+        try:
+            listeners(event)
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write to the run folder {error.filename or folder.path}: "
+                f"{error.strerror or error}; make room, or train anew: runs=FOLDER"
+            ) from None
+
+    def close() -> None:
+        with suppress(OSError):  # what could be written has been flushed with the last event
+            listeners.close()
+
+    stack.callback(close)
+    return tell
 
 
 def _deaf(event: Event) -> None:
@@ -87,7 +102,7 @@ def _train(prepared: Prepared, world: World, tell: Listener) -> None:
         raise
     except Exception as error:
         failed = settle(error, world, training.at.step if training else 0)
-        with suppress(OSError):  # a full disk was the failure, or is no news any more
+        with suppress(TrainingError):  # a full disk was the failure, or is no news any more
             end("failed", failed.failure.reason, failed.failure.rank)
         if world.is_main:
             world.acknowledge_failure()

@@ -134,10 +134,14 @@ def _cut(path: Path, last_step: float) -> None:
     if not path.exists():
         return
     part = path.with_name(f".{path.name}.part")
-    with path.open("rb") as old, part.open("wb") as new:
-        new.writelines(_kept(old, last_step))
-        new.flush()
-        os.fsync(new.fileno())
+    try:
+        with path.open("rb") as old, part.open("wb") as new:
+            new.writelines(_kept(old, last_step))
+            new.flush()
+            os.fsync(new.fileno())
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     if part.stat().st_size == path.stat().st_size:
         part.unlink()
         return

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from launch.config import load
+from launch.events import RunEnded
+from launch.failures import TrainingError
+from launch.folder import OpenFolder
+from launch.folder.lock import Lock
+from launch.run import _listen
 
 PROBE = ("task._target_=tests.tasks.Probe", "train.global_batch_size=8", "optimizer.lr=0.01")
 QUICK = (*PROBE, "train.epochs=2", "log.every_steps=1", "name=a")
@@ -263,7 +271,16 @@ def test_a_run_can_be_started_again_from_its_own_config(train, tmp_path):
     assert [r["loss"] for r in first] == [r["loss"] for r in second]
 
 
-def test_a_full_disk_is_said_and_nothing_is_lost(train, tmp_path):
+def test_D23_a_run_folder_that_cannot_be_written_is_said_in_one_line(tmp_path):
+    gone = tmp_path / "gone"
+    folder = OpenFolder(gone, Lock(gone / "lock", 1.0))
+    with ExitStack() as stack:
+        tell = _listen(load(), folder, stack)
+        with pytest.raises(TrainingError, match=r"cannot write to the run folder .*gone.*No such"):
+            tell(RunEnded("completed", 1, 1, "train.epochs", None, {}, 1.0))
+
+
+def test_a_file_in_the_place_of_the_run_folder_is_said_and_kept(train, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     ended = train(*QUICK, processes=1)
     assert ended.codes == [2]

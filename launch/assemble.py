@@ -147,6 +147,11 @@ def _after_step(
             tell(Scalar(at.step, name, float(value)))
 
         def picture(name: str, pixels: Tensor) -> None:
+            if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+                raise UsageError(
+                    f"the picture {name!r} has shape {list(pixels.shape)}, wanted [3, height, "
+                    "width] or [1, height, width]"
+                )
             tell(Picture(at.step, name, pixels.detach().cpu()))
 
         task.after_step(StepContext(at.step, at.epoch, module, world.is_main, scalar, picture))

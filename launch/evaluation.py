@@ -48,6 +48,9 @@ class Evaluator:
         return found
 
 
+NOTHING = (0.0, 0.0)  # what a batch says of a metric that it does not have
+
+
 class _Counted:
     """Batches, counting the samples that went by."""
 
@@ -69,13 +72,15 @@ def combine(
     the same bits for any number of processes.
     """
     tallies = [sums([outcome]) for outcome in outcomes]
-    names = sorted(tallies[0]) if tallies else []
-    known = world.gather_objects((names, len(tallies), samples))
-    names = next((n for n, _, _ in known if n), [])
+    own = {name for tally in tallies for name in tally}
+    known = world.gather_objects((own, len(tallies), samples))
+    names = sorted({name for found, _, _ in known for name in found})
     most = max(count for _, count, _ in known)
     table = torch.zeros(most, 2 * len(names), dtype=torch.float64, device=world.device)
     for row, tally in zip(table, tallies, strict=False):
-        row.copy_(torch.stack([_number(x, world) for name in names for x in tally[name]]))
+        row.copy_(
+            torch.stack([_number(x, world) for name in names for x in tally.get(name, NOTHING)])
+        )
     gathered = world.gather(table)
     counts = [count for _, count, _ in known]
     in_order = [(rank, i) for i in range(most) for rank, n in enumerate(counts) if i < n]

@@ -29,6 +29,12 @@ def optimizer_maker(
             keys = with_fused(settings, model)
             own = build(keys, Optimizer, "optimizer", params=parameters)
         made = [own] if isinstance(own, Optimizer) else list(own)
+        if not made or not all(isinstance(optimizer, Optimizer) for optimizer in made):
+            met = [type(optimizer).__name__ for optimizer in made]
+            raise UsageError(
+                f"the task's optimizers() returned {met}, wanted a torch Optimizer, several in a "
+                "list, or None for the one of the configuration"
+            )
         if any(isinstance(optimizer, LBFGS) for optimizer in made):
             raise UsageError(
                 "LBFGS evaluates the loss several times a step, which no strategy here does; "

@@ -67,6 +67,7 @@ class Whole(Engine):
         self.update = Update(self.optimizers, settings, world.device)
         self._parameters = list(self.module.parameters())
         self._weights: list[Tensor] = []  # of this step's rounds, where the task weighs them
+        self._weighs: bool | None = None  # whether the task does: its first batch tells
         self._whole: Callable[[], Tensor] | None = None  # waits for their sum over all ranks
         if settings.compile:
             self.module.compile()
@@ -105,6 +106,7 @@ class Whole(Engine):
                 loss, weight, metrics = self.forward(batch)
             if loss.ndim or not loss.requires_grad:
                 raise UsageError(_bad_loss(loss))
+            self._agree_on_weighing(weight is not None)
             self.phases.end("forward")
             on_gpu = isinstance(weight, Tensor) and weight.is_cuda  # reading it there would wait
             scale = count * self.replicas / total if weight is None else weight
@@ -130,6 +132,18 @@ class Whole(Engine):
         discard = empty or select is not None
         with discarding(self.module, select, empty) if discard else nullcontext():
             loss.backward(given)
+
+    def _agree_on_weighing(self, weighs: bool) -> None:
+        """Refuse a weight with some batches and none with others: the ranks would part ways."""
+        agreed = self._weighs == weighs
+        if self._weighs is None:
+            self._weighs = weighs
+            agreed = len(set(self.world.gather_objects(weighs))) == 1
+        if not agreed:
+            raise UsageError(
+                "the task's loss has a weight with some batches and none with others; return "
+                "(loss, weight) always, or never"
+            )
 
     def _weigh(self, weight: Tensor | float, rounds: int) -> None:
         """Take in a round's weight; add up over all ranks from the last one on, during backward."""

@@ -67,4 +67,11 @@ def _between_keys(config: Config) -> list[str]:
             "nothing ends this run: train.epochs, train.max_steps and train.max_minutes are "
             "null; type one of them, such as train.epochs=20"
         )
+    if config.seed >= 2**63:
+        problems.append(f"seed: wanted a number below 2**63, met {config.seed}")
+    if config.data.workers > 1024:
+        problems.append(
+            f"data.workers: wanted at most 1024 loader processes for each training process, met "
+            f"{config.data.workers}"
+        )
     return problems

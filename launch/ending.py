@@ -54,7 +54,9 @@ def settle(error: Exception, world: World, step: int) -> RunFailedError:
 
 def say_and_linger(error: RunFailedError, world: World) -> None:
     """Leave in the right order: the first to fail goes first, once rank 0 has written it down."""
-    if error.is_first and not world.is_main:
+    if world.is_main:  # its files are closed by now, and its lock is gone
+        world.acknowledge_failure()
+    elif error.is_first:
         world.await_acknowledgement(wait_s=3.0)
     if error.words:  # a rank's own sys.stderr may go to its file
         stream = sys.__stderr__ or sys.stderr

@@ -12,6 +12,10 @@ from launch.meter import Meeting, Meter
 from parallel import StepResult
 from parallel.phases import NAMES
 
+ADVICE = (
+    "Look at the data, lower optimizer.lr, set train.clip_norm=1.0, or, in a low precision, "
+    "train.precision=float32"
+)
 Lr = Callable[[], float]  # asked at reports only: on a GPU it may wait
 SHORT_S = 0.05  # a step below this does not wait for a meeting
 CHECK_S = 1.0  # a stop is agreed on within about this much work, however slow a step is
@@ -72,6 +76,8 @@ class Reporter:
         if self._reported < step:
             self._report(step, self._epoch, lr)
         self.settle()
+        if step and int(self.meter.in_a_row) >= step:
+            raise TrainingError(f"not one of {step} steps had finite gradients: {ADVICE}")
 
     def settle(self) -> None:
         """End a meeting that is under way, and tell what was agreed."""
@@ -126,6 +132,5 @@ def _not_finite(in_a_row: int, step: int, met: Meeting) -> str:
     where = f"the loss itself on rank {', '.join(map(str, bad))}" if bad else "the gradients alone"
     return (
         f"no finite gradients for {in_a_row} steps in a row, up to step {step}; not finite: "
-        f"{where}. Look at the data, lower optimizer.lr, set train.clip_norm=1.0, or "
-        "train.precision=float32"
+        f"{where}. {ADVICE}"
     )

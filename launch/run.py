@@ -104,8 +104,6 @@ def _train(prepared: Prepared, world: World, tell: Listener) -> None:
         failed = settle(error, world, training.at.step if training else 0)
         with suppress(TrainingError):  # a full disk was the failure, or is no news any more
             end("failed", failed.failure.reason, failed.failure.rank)
-        if world.is_main:
-            world.acknowledge_failure()
         raise failed from error
 
 

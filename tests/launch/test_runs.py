@@ -198,6 +198,14 @@ def test_a_loss_that_is_not_finite_on_one_rank_skips_and_then_stops_all(train, t
     assert status(tmp_path / "runs/a")["step"] == 3
 
 
+def test_a_run_that_learnt_nothing_is_not_completed(train, tmp_path):
+    ended = train(*QUICK, "task.fault=nan", processes=2)
+    assert ended.codes == [1, 1]
+    assert "not one of 4 steps had finite gradients" in ended.output
+    assert not (tmp_path / "runs/a/checkpoints").exists()
+    assert not (tmp_path / "runs/a/lock").exists()
+
+
 def test_an_iterable_dataset_trains_on_two_ranks(train, tmp_path):
     words = (*QUICK, "task.stream=true", "task.samples=19")
     assert train(*words, processes=2).codes == [0, 0]

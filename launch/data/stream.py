@@ -115,6 +115,11 @@ class Streamed:
             total = self._total(len(taken))
             if not total and not k:
                 raise UsageError("the training stream is empty: 0 samples, wanted at least 1")
+            if self.drop_last and total < self.size and not k:
+                raise UsageError(
+                    f"0 batches an epoch: {total} samples in the stream, train.global_batch_size="
+                    f"{self.size}, data.drop_last=true; use fewer, or data.drop_last=false"
+                )
             if not total or (self.drop_last and total < self.size):
                 return
             if k >= start:

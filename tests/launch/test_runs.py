@@ -216,6 +216,12 @@ def test_an_iterable_dataset_trains_on_two_ranks(train, tmp_path):
     ) == sum(range(19))
 
 
+def test_B7_a_stream_that_fills_no_batch_is_refused(train):
+    ended = train(*QUICK, "task.stream=true", "task.samples=5", "data.drop_last=true")
+    assert ended.codes == [2]
+    assert "0 batches an epoch: 5 samples in the stream" in ended.output
+
+
 def test_early_stopping_ends_both_ranks_at_the_same_evaluation(train, tmp_path):
     words = (*QUICK, "train.epochs=50", "early_stop={metric: valid/target, patience: 2}")
     assert train(*words, processes=2).codes == [0, 0]

@@ -161,7 +161,8 @@ def test_B11_a_stream_that_divides_itself_among_workers_is_not_divided_twice(alo
 def test_drop_last_leaves_out_the_last_incomplete_batch(alone):
     assert ids(epoch(alone, Numbers(10), 4, drop_last=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert ids(epoch(alone, Numbers(10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert ids(epoch(alone, Numbers(3), 4, drop_last=True)) == []
+    with pytest.raises(UsageError, match="0 batches an epoch: 3 samples in the stream"):
+        epoch(alone, Numbers(3), 4, drop_last=True)
 
 
 @pytest.mark.parametrize("dataset", [Numbers(0), Shards((0,))])

@@ -19,7 +19,13 @@ from launch.config import (
     build_task,
     to_dict,
 )
-from launch.data import GlobalBatchSampler, check_batch, check_datasets, seed_all
+from launch.data import (
+    GlobalBatchSampler,
+    check_batch,
+    check_datasets,
+    compare_datasets,
+    seed_all,
+)
 from launch.folder import Found, inspect
 from launch.schedule import make_schedule
 from launch.task import Task
@@ -108,14 +114,25 @@ class Length:
 
 
 def prepare_data(prepared: Prepared, world: World) -> Datasets:
-    """Return the splits, after the task's ``prepare`` on each node's first process. Collective."""
-    if prepared.datasets is not None:
-        return prepared.datasets
+    """Return the splits, after the task's ``prepare`` on each node's first process. Collective.
+
+    Raises ``UsageError`` on every rank where the ranks' splits differ.
+    """
+    datasets = prepared.datasets
+    if datasets is None:
+        _prepare_once(prepared.task, world)
+        datasets = load_datasets(prepared.config, prepared.task, prepared.replicas)
+    compare_datasets(datasets, world)
+    return datasets
+
+
+def _prepare_once(task: Task, world: World) -> None:
+    """Call the task's ``prepare`` on each node's first process. Collective."""
     error: Exception | None = None
     if not world.local_rank:
         world.announce("is in the task's prepare()")
         try:
-            prepared.task.prepare()
+            task.prepare()
         except Exception as met:
             error = met
         world.announce("")
@@ -124,7 +141,6 @@ def prepare_data(prepared: Prepared, world: World) -> Datasets:
         raise error
     if failed:
         raise PeerLeftError(f"the task's prepare() failed: {failed[0]}")
-    return load_datasets(prepared.config, prepared.task, prepared.replicas)
 
 
 def find_earlier(prepared: Prepared) -> Found:

@@ -102,3 +102,19 @@ class Ranks(Probe):
     def loss(self, model, batch):
         value = 1.0 + 2 * int(os.environ.get("RANK", 0))
         return model(batch[0]).sum() * 0 + value
+
+
+@dataclass
+class Longer(Probe):
+    """A train split that is one sample longer on rank 1."""
+
+    def datasets(self):
+        found = super().datasets()
+        extra = os.environ.get("RANK") == "1"
+        return {**found, "train": Numbers(self.samples + extra)}
+
+
+class LongerAtOnce(Longer):
+    """The same, known before the ranks meet."""
+
+    prepare = Task.prepare

@@ -2,7 +2,7 @@
 
 from launch.data.evaluation import EvaluationBatches
 from launch.data.loader import TrainingShares, loader
-from launch.data.plan import check_batch, check_datasets
+from launch.data.plan import check_batch, check_datasets, compare_datasets
 from launch.data.sampler import GlobalBatchSampler, Part, StepParts
 from launch.data.seeds import derive, seed_all
 from launch.data.transfer import Transfer
@@ -16,6 +16,7 @@ __all__ = [
     "Transfer",
     "check_batch",
     "check_datasets",
+    "compare_datasets",
     "derive",
     "loader",
     "seed_all",

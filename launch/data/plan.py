@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
 
-from parallel import UsageError
+from parallel import UsageError, World
+
+_SAME = (
+    "; return the same data on every rank, in the same order, and read no rank in datasets(): "
+    "each process is then given its own part of it"
+)
 
 
 def check_batch(global_batch_size: int, replicas: int, accumulate: int) -> None:
     """Raise ``UsageError`` where a full global batch leaves a replica's round without a sample."""
     if global_batch_size < replicas * accumulate:
         raise UsageError(
-            f"train.global_batch_size={global_batch_size} is smaller than {replicas} processes x "
+            f"train.global_batch_size={global_batch_size} is smaller than {_processes(replicas)} x "
             f"train.accumulate={accumulate}: each round wants at least one sample; use "
             f"train.global_batch_size={replicas * accumulate} or more, or fewer processes"
         )
@@ -40,7 +45,7 @@ def check_datasets(
         return
     samples = _samples("train", datasets["train"])
     numbers = (
-        f"{samples} training samples, {replicas} processes, "
+        f"{samples} training samples, {_processes(replicas)}, "
         f"train.global_batch_size={global_batch_size}, data.drop_last={str(drop_last).lower()}"
     )
     if samples < replicas:
@@ -50,6 +55,43 @@ def check_datasets(
             f"0 batches an epoch: {numbers}; "
             f"use train.global_batch_size={samples} or less, or data.drop_last=false"
         )
+
+
+def compare_datasets(datasets: Mapping[str, Dataset[Any]], world: World) -> None:
+    """Raise ``UsageError`` on every rank where the ranks' splits differ. Collective.
+
+    Ranks that evaluate other splits, or take other numbers of steps, would wait for each other.
+    """
+    mine = {
+        split: None if isinstance(dataset, IterableDataset) else _samples(split, dataset)
+        for split, dataset in datasets.items()
+    }
+    every = world.gather_objects(mine)
+    names = [", ".join(map(str, splits)) for splits in every]  # in the order of evaluation
+    if len(set(names)) > 1:
+        raise UsageError(
+            f"the task's datasets() has other splits by rank: {_by_rank(names)}{_SAME}"
+        )
+    for split in mine:
+        lengths = [_length(splits[split]) for splits in every]
+        if len(set(lengths)) > 1:
+            raise UsageError(f"the split {split!r} differs by rank: {_by_rank(lengths)}{_SAME}")
+
+
+def _by_rank(met: Sequence[str]) -> str:
+    """Return what was met, the ranks that it was met on beside it."""
+    ranks = {what: [str(r) for r, other in enumerate(met) if other == what] for what in met}
+    return "; ".join(f"{what} on rank {', '.join(where)}" for what, where in ranks.items())
+
+
+def _length(samples: int | None) -> str:
+    if samples is None:
+        return "a stream"
+    return f"{samples} sample{'' if samples == 1 else 's'}"
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'' if count == 1 else 'es'}"
 
 
 def _samples(split: str, dataset: Dataset[Any]) -> int:

@@ -153,6 +153,14 @@ def test_A19_a_prepare_that_fails_frees_those_who_wait(train, tmp_path):
     assert status(tmp_path / "runs/a")["state"] == "failed"
 
 
+@pytest.mark.parametrize("task", ["Longer", "LongerAtOnce"])
+def test_a_rank_with_more_samples_ends_the_run_at_its_start(train, task):
+    ended = train(*QUICK, f"task._target_=tests.tasks.{task}", processes=2, timeout_s=30)
+    assert ended.codes == [2, 2]
+    assert "'train' differs by rank: 16 samples on rank 0; 17 samples on rank 1" in ended.output
+    assert ended.output.count("differs by rank") == 1
+
+
 def test_A13_who_waits_too_long_says_for_whom(train, tmp_path):
     ended = train(*QUICK, "task.sleep_s=5", "launch.timeout_s=1", processes=2, timeout_s=30)
     assert ended.codes == [1, 1]

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from launch.data import check_batch, check_datasets
+from launch.data import check_batch, check_datasets, compare_datasets
 from parallel import UsageError
 
 
@@ -43,6 +43,13 @@ def test_B7_fewer_samples_than_processes_are_refused():
         check_datasets({"train": data(1)}, 4, 2, drop_last=False)
 
 
+def test_one_process_is_not_several():
+    with pytest.raises(UsageError, match="than 1 process x"):
+        check_batch(1, 1, 2)
+    with pytest.raises(UsageError, match="3 training samples, 1 process, "):
+        check_datasets({"train": data(3)}, 4, 1, drop_last=True)
+
+
 def test_a_stream_is_not_asked_for_its_length():
     check_datasets({"train": Endless(), "valid": Endless()}, 4, 2, drop_last=True)
 
@@ -66,3 +73,41 @@ def test_a_round_without_a_sample_is_refused_with_what_to_type():
     with pytest.raises(UsageError, match=words):
         check_batch(5, 3, 2)
     check_batch(6, 3, 2)
+
+
+def unlike(world, by_rank, words):
+    with pytest.raises(UsageError, match=words):
+        compare_datasets(by_rank[world.rank], world)
+
+
+SAME = {"train": data(4), "valid": data(2)}
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (
+            {**SAME, "train": data(5)},
+            "split 'train' differs by rank: 4 samples on rank 0, 2; 5 sam",
+        ),
+        (
+            {**SAME, "valid": data(1)},
+            "split 'valid' differs by rank: 2 .* 0, 2; 1 sample on rank 1",
+        ),
+        ({**SAME, "valid": Endless()}, "2 samples on rank 0, 2; a stream on rank 1; return the"),
+        ({"train": data(4)}, "other splits by rank: train, valid on rank 0, 2; train on rank 1;"),
+        (dict(reversed(SAME.items())), "train, valid on rank 0, 2; valid, train on rank 1;"),
+    ],
+)
+def test_splits_that_differ_between_the_ranks_are_refused_on_all(in_ranks, odd, words):
+    in_ranks(3, unlike, [SAME, odd, SAME], words)
+
+
+def alike(world):
+    compare_datasets(SAME, world)
+    compare_datasets({"train": Endless()}, world)
+
+
+def test_splits_that_are_alike_pass(in_ranks, alone):
+    in_ranks(2, alike)
+    alike(alone)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from launch.task import Task
 from parallel import Batch, Objective, Outcome, UsageError
+from parallel.sums import mixed_forms
+
+Weight = TypeVar("Weight", Tensor, float)
 
 
 def objective(task: Task) -> Objective:
@@ -17,42 +21,76 @@ def objective(task: Task) -> Objective:
 
 
 def _outcomes(ask: Callable[[nn.Module, Batch], Any]) -> Callable[[nn.Module, Batch], Outcome]:
+    forms: dict[str, int] = {}  # metric -> its dimensions, as the first batch had them
+
     def answer(model: nn.Module, batch: Batch) -> Outcome:
-        return outcome(ask(model, batch))
+        said = outcome(ask(model, batch))
+        for name, value in said.metrics.items():
+            if forms.setdefault(name, value.ndim) != value.ndim:
+                raise UsageError(mixed_forms(name))
+        return said
 
     return answer
 
 
 def outcome(said: Any) -> Outcome:
     """Return loss, (loss, weight) or {"loss", "weight", metrics} as an ``Outcome``."""
-    if isinstance(said, Tensor):
-        return Outcome(said)
-    if isinstance(said, Mapping) and isinstance(said.get("loss"), Tensor):
+    if isinstance(said, Mapping) and "loss" in said:
         metrics = {name: value for name, value in said.items() if name not in ("loss", "weight")}
-        wrong = [name for name, value in metrics.items() if not isinstance(value, Tensor)]
         if not all(isinstance(name, str) for name in metrics):
             raise UsageError(f"the names of metrics are text, met {list(metrics)}")
-        if not wrong:
-            return Outcome(said["loss"], _weight(said.get("weight")), metrics)
+        for name, value in metrics.items():
+            _check_metric(name, value)
+        return Outcome(_loss(said["loss"], ' in the dict\'s "loss"'), _weight(said), metrics)
+    if isinstance(said, tuple) and len(said) == 2:
+        return Outcome(_loss(said[0], " in (loss, weight)"), _weight({"weight": said[1]}))
+    return Outcome(_loss(said, ""))
+
+
+def _loss(value: Any, place: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        others = "" if place else ', (loss, weight), or a dict with "loss"'
         raise UsageError(
-            f"the metric {wrong[0]!r} is a {type(metrics[wrong[0]]).__name__}, wanted a tensor: "
-            "one value for each sample [n], or their mean []"
+            f"the task's loss is a {type(value).__name__}{place}, wanted a 0-d tensor{others}"
         )
-    if isinstance(said, tuple) and len(said) == 2 and isinstance(said[0], Tensor):
-        return Outcome(said[0], _weight(said[1]))
+    return value
+
+
+def _check_metric(name: str, value: Any) -> None:
+    """Raise where ``value`` has no mean that is a number."""
+    if isinstance(value, Tensor) and value.ndim < 2 and not value.is_complex():
+        return
+    met = f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        met = "complex" if value.is_complex() else f"of shape {list(value.shape)}"
     raise UsageError(
-        f"the task's loss is a {type(said).__name__}, wanted a 0-d tensor, (loss, weight), "
-        'or a dict with "loss"'
+        f"the metric {name!r} is {met}, wanted a tensor of real numbers: one value for each "
+        "sample [n], or their mean []"
     )
 
 
-def _weight(value: Any) -> Tensor | float | None:
-    if value is None or (isinstance(value, Tensor) and not value.ndim):
-        return value
+def _weight(said: Mapping[str, Any]) -> Tensor | float | None:
+    value = said.get("weight")
+    if isinstance(value, Tensor) and not value.ndim and not value.is_complex():
+        return value if value.device.type != "cpu" else _counted(value)  # elsewhere it would wait
+    if value is None:
+        return None
     if isinstance(value, int | float):
-        return float(value)
+        return _counted(float(value))
     met = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    if isinstance(value, Tensor) and value.is_complex():
+        met = "complex numbers"
     raise UsageError(
         f"the weight of the task's loss has {met}, wanted what the mean was taken over: a number, "
         "or a 0-d tensor, such as mask.sum()"
     )
+
+
+def _counted(weight: Weight) -> Weight:
+    """Return ``weight``, once it can be a number of things."""
+    if not 0 <= float(weight) < math.inf:
+        raise UsageError(
+            f"the weight of the task's loss is {float(weight):g}, wanted how many samples or "
+            "tokens the mean was taken over: 0 or more, such as mask.sum()"
+        )
+    return weight

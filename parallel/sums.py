@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from parallel.errors import UsageError
 from parallel.strategy import Outcome
 
 Sums = Mapping[str, tuple[Tensor, Tensor | float]]  # "loss" and metrics -> (sum, sum of weights)
@@ -17,6 +18,7 @@ def sums(outcomes: Sequence[Outcome]) -> dict[str, tuple[Tensor, Tensor | float]
 
     What has no weight (a borrowed batch, or one of padding alone) counts for nothing: the mean of
     nothing is NaN, so it is never multiplied. On a GPU nothing is read, only selected by.
+    Raises ``UsageError`` where a metric is [n] in some outcomes and 0-d in others.
     """
     counted = [o for o in outcomes if isinstance(o.weight, Tensor) or o.weight]
     if not counted:
@@ -25,7 +27,19 @@ def sums(outcomes: Sequence[Outcome]) -> dict[str, tuple[Tensor, Tensor | float]
     for outcome in counted:
         for name, value in _values(outcome):
             found.setdefault(name, []).append((value, outcome.weight))
+    for name, entries in found.items():
+        if len({bool(value.ndim) for value, _ in entries}) > 1:
+            raise UsageError(mixed_forms(name))
     return {name: _sum(entries) for name, entries in found.items()}
+
+
+def mixed_forms(name: str) -> str:
+    """Return what is wrong with a metric that batches give in different forms."""
+    return (
+        f"the metric {name!r} is one value for each sample [n] with some batches and a mean [] "
+        "with others; return one of them always (squeeze() makes [] of a batch of one: name its "
+        "dimension, as in squeeze(1))"
+    )
 
 
 def _values(outcome: Outcome) -> list[tuple[str, Tensor]]:

@@ -45,7 +45,8 @@ class Task(ABC):
         """Return ``{"train": ..., "valid": ...}``; every split but train is evaluated.
 
         Map-style, with ``__getitems__`` returning a ready batch where that is faster, or
-        iterable, with ``shard(rank, world)`` returning a part where it can be divided.
+        iterable, with ``shard(rank, world)`` returning a part where it can be divided: the parts
+        then decide which samples share a global batch, and equal parts keep it full.
         """
 
     @abstractmethod

@@ -81,6 +81,10 @@ def _unknown(word: str, flags: Mapping[str, type]) -> str:
         return f"unknown flag {word}{nearest(f'--{name}', known.split(', '))} (known: {known}){key}"
     if equals:
         return f"{name!r} is not the name of a key, in {word!r}; wanted such as train.epochs=5"
+    if Path(word).is_dir():
+        inside = sorted(path for end in _FILES for path in Path(word).glob(f"*{end}"))
+        hint = f"did you mean {inside[0]}?" if inside else f"it holds no {_FILES[0]} file"
+        return f"{word!r} is a folder, wanted FILE.yaml or key=value; {hint}"
     beside = next((word + end for end in _FILES if Path(word + end).is_file()), None)
     hint = f"; did you mean {beside}?" if beside else f"; to set a key type {word}=VALUE"
     return f"{word!r} is neither FILE.yaml nor key=value{hint}"

@@ -35,8 +35,11 @@ def read_file(path: Path) -> Tree:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a text file: {error}") from None
     tree = read(text, str(path))
-    if tree is None or (isinstance(tree, Word) and tree.value is None):
-        return {}
+    if tree is None or tree == {} or (isinstance(tree, Word) and tree.value is None):
+        raise ConfigError(
+            f"{path} has no keys: wanted lines of 'key: value', such as 'task: {{_target_: "
+            "my_module.MyTask}'; for the built-in run give no file"
+        )
     if not isinstance(tree, dict):
         met = "a list" if isinstance(tree, list) else shown(tree.text)
         raise ConfigError(f"{path}: wanted lines of 'key: value' at the top, met {met}")

@@ -21,6 +21,8 @@ _FLOAT = re.compile(
 )
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
+_MISSING = "; between braces ??? stands in quotes, '???', or its key on a line of its own"
+
 
 @dataclass(frozen=True)
 class Word:
@@ -43,7 +45,8 @@ def read(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}{line}: this is not YAML: {error.problem}") from None
+        hint = _MISSING if "???" in _line(text, mark) else ""
+        raise ConfigError(f"{where}{line}: this is not YAML: {error.problem}{hint}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: this is not YAML: {error}") from None
     try:
@@ -89,6 +92,11 @@ def plain_value(text: str) -> Any:
     if _SPECIAL.fullmatch(text):
         return float(text.replace(".", ""))
     return text
+
+
+def _line(text: str, mark: yaml.Mark | None) -> str:
+    lines = text.splitlines()
+    return lines[mark.line] if mark and mark.line < len(lines) else ""
 
 
 def _tree(node: yaml.Node, where: str) -> Any:

@@ -54,10 +54,9 @@ def _settle_word(annotation: Any, word: Word, key: str, problems: list[str]) -> 
     elif keeps_text(annotation):
         return word.text
     elif word.fault:
-        problems.append(
-            f"{key}={word.text}: this is not YAML: {word.fault}; for plain text put it in quotes, "
-            f"{key}='\"...\"'"
-        )
+        quotes = f"; for plain text put it in quotes, {key}='\"...\"'"
+        hint = "" if "???" in word.fault else quotes
+        problems.append(f"{key}={word.text}: this is not YAML: {word.fault}{hint}")
     elif isinstance(word.value, dict | list):
         return settle(annotation, word.value, key, problems)
     return word.value

@@ -77,3 +77,11 @@ def test_a_file_named_without_its_ending_is_offered(write, tmp_path):
     write("mine.yaml", "")
     with pytest.raises(ConfigError, match=r"did you mean .*mine\.yaml"):
         parse([str(tmp_path / "mine")], FLAGS)
+
+
+def test_a_folder_is_called_one(write, tmp_path):
+    with pytest.raises(ConfigError, match=r"is a folder, wanted FILE.yaml .*; it holds no .yaml"):
+        parse([str(tmp_path)], FLAGS)
+    write("mine.yml", "")
+    with pytest.raises(ConfigError, match=r"is a folder, .*; did you mean .*mine\.yml\?"):
+        parse([str(tmp_path)], FLAGS)

@@ -24,7 +24,7 @@ def test_files_are_laid_over_each_other_and_overrides_last(write):
 
 
 def test_the_name_is_the_first_files_stem(write):
-    first, second = write("first.yaml", ""), write("second.yaml", "")
+    first, second = write("first.yaml", "seed: 1"), write("second.yaml", "seed: 2")
     assert load([first, second]).name == "first"
     assert load([first], ["name=other"]).name == "other"
     assert load([write("third.yaml", "name: given")]).name == "given"
@@ -258,7 +258,7 @@ def test_a_folder_is_no_file(tmp_path):
 
 
 def test_modules_beside_the_first_file_are_found_first(write, tmp_path):
-    one, two = write("one/a.yaml", ""), write("two/b.yaml", "")
+    one, two = write("one/a.yaml", "seed: 1"), write("two/b.yaml", "seed: 2")
     for _ in range(2):
         load([one, two, one])
     assert sys.path[:2] == [str(tmp_path / "one"), str(tmp_path / "two")]

@@ -47,6 +47,7 @@ def test_text_survives_being_written(write, text):
         ("task: {[1]: 2}", "line 1: wanted a name before the colon"),
         ("task: &a {x: *a}", "stands inside its own anchor"),
         ("task: *a", "undefined alias"),
+        ("seed: 1\ntask: {x: ???}", r"line 2: this is not YAML: .*; between braces \?\?\? stands"),
     ],
 )
 def test_what_is_not_yaml_is_named_with_file_and_line(write, text, said):
@@ -63,9 +64,17 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
         load([tmp_path / "b.yaml"])
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
-def test_an_empty_file_is_the_defaults(write, text):
-    assert load([write("digits.yaml", text)]) == load()
+def test_three_question_marks_in_braces_are_explained_on_the_command_line_too():
+    with pytest.raises(ConfigError, match=r"task=.*not YAML: .*'\?\?\?', or its key on a .* own$"):
+        load([], ["task={x: ???}"])
+    with pytest.raises(ConfigError, match=r"no value yet for task\.x"):
+        load([], ["task={x: '???'}"])
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}"])
+def test_an_empty_file_is_not_taken_for_the_built_in_run(write, text):
+    with pytest.raises(ConfigError, match=r"mine\.yaml has no keys: .* give no file"):
+        load([write("mine.yaml", text)])
 
 
 def test_anchors_and_merge_keys_are_understood(write):

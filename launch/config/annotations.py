@@ -19,6 +19,7 @@ _NAMES = {
     str: "text",
     Path: "text",
 }
+_NUMBERS = (int, float, bool)
 
 
 def hints_of(target: Any) -> dict[str, Any]:
@@ -106,6 +107,22 @@ def item_of(annotation: Any) -> Any:
     return Any
 
 
+def returned(function: Any) -> tuple[type[Any], ...]:
+    """Return the classes that a function says it returns; none where that leaves anything open."""
+    hint = hints_of(function).get("return", Any)
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return () if any(_is_open(part) for part in parts) else parts
+
+
+def number_wanted(annotation: Any) -> str:
+    """Return how to call the numbers that are wanted; "" where none are, or a text would do too."""
+    parts = {part: get_origin(part) or part for part in alternatives(annotation)}
+    if any(_is_open(kind) or issubclass(str, kind) for kind in parts.values()):
+        return ""
+    given = [part for part, kind in parts.items() if kind in (*_NUMBERS, list, tuple)]
+    return called(Union[tuple(given)], {}) if {*_NUMBERS} & {*given} else ""  # noqa: UP007 - of a list
+
+
 def called(annotation: Any, bounds: Mapping[str, Any]) -> str:
     """Return an annotation and its bounds as a person would say them."""
     names = [_called(part) for part in alternatives(annotation)]
@@ -133,3 +150,8 @@ def _called(part: Any) -> str:
     if settings_of(kind) is not None or is_mapping(kind):
         return "keys and values"
     return getattr(kind, "__name__", str(kind))
+
+
+def _is_open(part: Any) -> bool:
+    """Whether what an annotation allows cannot be told by ``issubclass``."""
+    return part is Any or not isinstance(part, type) or getattr(part, "_is_protocol", False)

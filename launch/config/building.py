@@ -9,11 +9,19 @@ mapping. `_args_` is a list of positional arguments.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
-from launch.config.annotations import hints_of, is_mapping, signature_of
-from launch.config.errors import ConfigError, joined, refuse
+from launch.config.annotations import (
+    hints_of,
+    is_mapping,
+    number_wanted,
+    returned,
+    signature_of,
+)
+from launch.config.errors import ConfigError, as_typed, joined, refuse, shown
 from launch.config.importing import failure, import_target
 from launch.config.words import no_such_key
 from parallel import UsageError
@@ -52,14 +60,14 @@ def check_target(
     """
     target = find_target(settings, kind, key)
     _with_targets(target, settings, key, lambda inner, name: check_target(inner, object, name))
-    own = [name for name in settings if name not in _RESERVED]
+    own = {name: value for name, value in settings.items() if name not in _RESERVED}
     leading += len(settings.get("_args_", ()))
     refuse(_mismatches(target, key, own, leading, given))
     return target
 
 
 def find_target(settings: Mapping[str, Any], kind: type[Any], key: str) -> Callable[..., Any]:
-    """Return what `_target_` names; a class must be of ``kind``."""
+    """Return what `_target_` names; a class must be of ``kind``, a function may not say another."""
     if not isinstance(settings, Mapping) or settings.get("_target_") is None:
         raise ConfigError(
             f"{key} does not say what to build; type {key}._target_=package.module.Name, "
@@ -73,7 +81,23 @@ def find_target(settings: Mapping[str, Any], kind: type[Any], key: str) -> Calla
         )
     if isinstance(target, type) and not issubclass(target, kind):
         raise ConfigError(f"{key}: wanted {_name(kind)}; {settings['_target_']} is another class")
+    _refuse_other_functions(target, settings["_target_"], kind, key)
     return target  # type: ignore[no-any-return]  # callable, as checked
+
+
+def _refuse_other_functions(target: Any, name: str, kind: type[Any], key: str) -> None:
+    """Raise where calling a function cannot give a ``kind``: it must not be tried."""
+    if kind is object or not isinstance(target, FunctionType | BuiltinFunctionType | MethodType):
+        return
+    made = returned(target)
+    if made and not any(issubclass(one, kind) or issubclass(kind, one) for one in made):
+        raise ConfigError(f"{key}: wanted {_name(kind)}; {name} makes {_name(made[0])}")
+    root = (target.__module__ or "").partition(".")[0]
+    if isinstance(target, BuiltinFunctionType) or root in sys.stdlib_module_names:
+        raise ConfigError(
+            f"{key}: wanted {_name(kind)}; {name} is a function that makes none; name a class, or "
+            "a function that returns one"
+        )
 
 
 def call(target: Callable[..., Any], key: str, /, *arguments: Any, **named: Any) -> Any:
@@ -88,7 +112,7 @@ def call(target: Callable[..., Any], key: str, /, *arguments: Any, **named: Any)
 
 
 def _mismatches(
-    target: Any, key: str, own: Collection[str], leading: int, given: Collection[str]
+    target: Any, key: str, own: Mapping[str, Any], leading: int, given: Collection[str]
 ) -> list[str]:
     """Return what is wrong with the keys ``own`` as arguments of ``target``."""
     signature = signature_of(target)
@@ -105,6 +129,24 @@ def _mismatches(
     if absent:
         full = [joined(key, name) for name in absent]
         problems.append(f"{target.__qualname__} needs {', '.join(full)}; type {full[0]}=VALUE")
+    return problems + _no_numbers(target, key, own, free)
+
+
+def _no_numbers(
+    target: Any, key: str, own: Mapping[str, Any], free: Mapping[str, inspect.Parameter]
+) -> list[str]:
+    """Return which of the keys ``own`` are text where the parameters ``free`` want a number."""
+    hints, problems = hints_of(target), []
+    for name, value in own.items():
+        if not isinstance(value, str) or name not in free:
+            continue
+        default = free[name].default
+        wanted = number_wanted(hints.get(name, float if type(default) is float else Any))
+        if wanted:
+            full = joined(key, name)
+            plain = isinstance(default, bool | int | float)
+            usual = f"; the default is {full}={as_typed(default)}" if plain else ""
+            problems.append(f"{full}: wanted {wanted}, met {shown(value)}{usual}")
     return problems
 
 

@@ -10,6 +10,7 @@ import pytest
 MODULE = """
     from __future__ import annotations
 
+    import functools
     from dataclasses import dataclass, field
     from typing import Any, Literal, Mapping
 
@@ -80,6 +81,24 @@ MODULE = """
 
     def task_of(width: int) -> Typed:
         return Typed("made", width)
+
+
+    def number_of(command) -> int:
+        raise AssertionError("was called")
+
+
+    def nothing_of(command) -> None:
+        raise AssertionError("was called")
+
+
+    def any_net() -> Any: return nn.Linear(1, 1)
+    def open_net(): return nn.Linear(1, 1)
+    def some_net() -> int | object: return nn.Linear(1, 1)
+    wrapped_net = functools.partial(nn.Linear, 1, 1)
+
+
+    class Rated:
+        def __init__(self, rate=0.5, mode: str | int = 1, size=2): pass
 
 
     def boom():

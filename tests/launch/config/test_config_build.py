@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from launch.config import ConfigError, build, check_target
+from launch.task import Task
 
 SGD = "torch.optim.SGD"
 LINEAR = "torch.nn.Linear"
@@ -113,6 +114,51 @@ def test_an_error_inside_a_users_module_is_shown_with_its_place(write, mine, sou
 def test_what_an_optimizer_says_of_its_values_is_shown():
     with pytest.raises(ConfigError, match=r"SGD raised ValueError: Invalid learning rate: -1 \("):
         build({"_target_": SGD, "lr": -1}, Optimizer, "optimizer", weights())
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("os.system", "os.system is a function that makes none; name a class, or a function"),
+        ("shutil.rmtree", "shutil.rmtree is a function that makes none"),
+        ("mine.number_of", "mine.number_of makes an int"),
+        ("mine.nothing_of", "mine.nothing_of makes a NoneType"),
+    ],
+)
+def test_a_function_that_makes_something_else_is_not_called(mine, tmp_path, target, said):
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    kept.mkdir()
+    word = str(kept) if target == "shutil.rmtree" else f"touch {made}"
+    with pytest.raises(ConfigError, match=f"task: wanted a Task .*; {said}"):
+        build({"_target_": target, "_args_": [word]}, Task, "task")
+    assert kept.exists()
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("name", ["any_net", "open_net", "some_net", "wrapped_net"])
+def test_a_function_that_may_make_it_is_called(mine, name):
+    assert isinstance(build({"_target_": f"mine.{name}"}, nn.Module, "model"), nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        (Optimizer, {"_target_": SGD, "lr": "abc"}, "m.lr: wanted a number, met 'abc'; .*=0.001"),
+        (Optimizer, {"_target_": SGD, "nesterov": "x"}, "m.nesterov: wanted true or false, met"),
+        (nn.Module, {"_target_": LINEAR, "in_features": "a", "out_features": 1},
+         "m.in_features: wanted a whole number, met 'a'$"),
+        (object, {"_target_": "mine.Rated", "rate": "x"}, "rate: wanted a number, met 'x'; .*=0.5"),
+    ],
+)  # fmt: skip
+def test_text_where_a_number_is_wanted_is_named_with_its_key(mine, kind, settings, said):
+    with pytest.raises(ConfigError, match=said):
+        check_target(settings, kind, "m", leading=int(kind is Optimizer))
+
+
+def test_text_that_may_be_meant_passes(mine):
+    check_target({"_target_": "torch.nn.Conv2d", "in_channels": 1, "out_channels": 1,
+                  "kernel_size": 3, "padding": "same"}, nn.Module, "m")  # fmt: skip
+    check_target({"_target_": "mine.Rated", "mode": "auto", "size": "auto"}, object, "m")
 
 
 def test_check_finds_the_same_without_building():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -35,14 +35,19 @@ def optimizer_maker(
                 f"the task's optimizers() returned {met}, wanted a torch Optimizer, several in a "
                 "list, or None for the one of the configuration"
             )
-        if any(isinstance(optimizer, LBFGS) for optimizer in made):
-            raise UsageError(
-                "LBFGS evaluates the loss several times a step, which no strategy here does; "
-                "use another optimizer, such as torch.optim.AdamW"
-            )
+        refuse_closures(made)
         return made
 
     return make
+
+
+def refuse_closures(optimizers: Sequence[Optimizer]) -> None:
+    """Raise ``UsageError`` for an optimizer whose step must be given the loss to evaluate."""
+    if any(isinstance(optimizer, LBFGS) for optimizer in optimizers):
+        raise UsageError(
+            "LBFGS evaluates the loss several times a step, which no strategy here does; "
+            "use another optimizer, such as optimizer._target_=torch.optim.AdamW"
+        )
 
 
 def with_fused(settings: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:

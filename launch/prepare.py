@@ -27,7 +27,8 @@ from launch.data import (
     seed_all,
 )
 from launch.folder import Found, inspect
-from launch.schedule import make_schedule
+from launch.optimizers import refuse_closures
+from launch.schedule import check_schedule, make_schedule
 from launch.task import Task
 from parallel import PeerLeftError, Place, Strategy, World, find_device
 
@@ -85,8 +86,14 @@ def check_updates(config: Config, datasets: Datasets | None) -> None:
     """Try optimizer and scheduler on a stand-in for the model. Raises ``UsageError``."""
     stand_in = [torch.nn.Parameter(torch.zeros(2, 2))]
     optimizer = build(config.optimizer, Optimizer, "optimizer", params=stand_in)
+    refuse_closures([optimizer])
     length = Length.of(config, datasets["train"]) if datasets else Length(1000, 100)
-    make_schedule(config.scheduler, [optimizer], length.steps, length.steps_per_epoch)
+    schedule = make_schedule(config.scheduler, [optimizer], length.steps, length.steps_per_epoch)
+    may_end_earlier = (
+        length.steps_per_epoch is None or config.train.max_minutes or config.early_stop
+    )
+    certain = 1 if datasets is None or may_end_earlier else length.steps
+    check_schedule(schedule, certain or 1)
 
 
 @dataclass(frozen=True)

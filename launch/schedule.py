@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from launch.config import ConfigError, build, with_run_values
+from launch.config import ConfigError, build, find_target, with_run_values
+from launch.config.annotations import signature_of
+from launch.config.building import apply_to_targets
+from launch.config.errors import joined
+from launch.config.importing import failure
+from launch.failures import TrainingError
+from parallel import UsageError
+
+REHEARSED = 300  # steps that the schedulers of a stand-in take before the run: a few ms
+T = TypeVar("T")
 
 
 class Schedule:
@@ -67,7 +77,12 @@ class Schedule:
 
     def _step(self) -> None:
         for scheduler in self.schedulers:
-            scheduler.step()
+            try:
+                scheduler.step()
+            except UsageError:
+                raise
+            except Exception as error:
+                raise TrainingError(_no_step(scheduler, failure(error))) from error
 
 
 def make_schedule(
@@ -81,8 +96,55 @@ def make_schedule(
         return Schedule()
     keys = with_run_values(dict(settings), steps, steps_per_epoch)
     metric = keys.pop("metric", None)
-    schedulers = [
-        build(keys, LRScheduler, "scheduler", optimizer=optimizer) for optimizer in optimizers
-    ]
+    schedulers = [_made(keys, LRScheduler, "scheduler", optimizer) for optimizer in optimizers]
     plateau = isinstance(schedulers[0], ReduceLROnPlateau)
+    if metric is not None and not plateau:
+        raise ConfigError(
+            f"scheduler.metric={metric}: only ReduceLROnPlateau looks at a metric, not "
+            f"{type(schedulers[0]).__name__}; leave it out with scheduler.metric=null"
+        )
     return Schedule(schedulers, (metric or "valid/loss") if plateau else None)
+
+
+def check_schedule(schedule: Schedule, steps: int) -> None:
+    """Raise ``ConfigError`` where the schedulers of a stand-in cannot go on for ``steps`` steps.
+
+    They are advanced as far as is cheap; what goes wrong later still ends the run in words.
+    """
+    if schedule.metric is not None:
+        return
+    for scheduler in schedule.schedulers:
+        if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < steps:
+            raise ConfigError(
+                f"scheduler.total_steps={scheduler.total_steps} is too few: this run takes {steps} "
+                "optimizer steps, and OneCycleLR ends after its own; type "
+                "'scheduler.total_steps=${run:steps}'"
+            )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a schedule that runs ahead of its optimizer
+        for _ in range(min(steps, REHEARSED)):
+            try:
+                schedule.advance(skipped=False)
+            except TrainingError as error:
+                raise ConfigError(str(error)) from error
+
+
+def _made(settings: Mapping[str, Any], kind: type[T], key: str, optimizer: Optimizer) -> T:
+    """Return what ``settings`` stand for; schedulers inside are built first, for one optimizer."""
+    signature = signature_of(find_target(settings, kind, key))
+    takes_one = kind is LRScheduler or (signature and "optimizer" in signature.parameters)
+    ready = {
+        name: apply_to_targets(
+            value, joined(key, name), lambda inner, at: _made(inner, object, at, optimizer)
+        )
+        for name, value in settings.items()
+    }
+    return build(ready, kind, key, **({"optimizer": optimizer} if takes_one else {}))
+
+
+def _no_step(scheduler: LRScheduler, said: str) -> str:
+    return (
+        f"the scheduler {type(scheduler).__name__} cannot take its next step: {said}; look at the "
+        "keys of scheduler: lengths count optimizer steps from 1 on, and ${run:steps} stands for "
+        "all of the run"
+    )

@@ -34,10 +34,14 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class Progress:
-    """A log interval has passed: means over it and over all replicas."""
+    """A log interval has passed: means over it and over all replicas.
+
+    Here ``epoch`` is the one that the last step belongs to, the first is 0; in all other events it
+    is how many epochs are done. A person is shown ``epoch + 1``: the first is 1.
+    """
 
     step: int  # optimizer steps done, the first is 1
-    epoch: int  # whole epochs done
+    epoch: int  # that the last of them belongs to, the first is 0
     loss: float  # weighted mean since the last Progress
     metrics: Mapping[str, float]
     lr: float  # of the interval's last step
@@ -56,7 +60,7 @@ class EvaluationDone:
     """Every sample of a split was seen once."""
 
     step: int
-    epoch: int
+    epoch: int  # whole epochs done
     split: str  # "valid"
     samples: int
     metrics: Mapping[str, float]  # "loss", "accuracy"
@@ -68,7 +72,7 @@ class CheckpointSaved:
     """A checkpoint is whole on the disk."""
 
     step: int
-    epoch: int
+    epoch: int  # whole epochs done
     path: Path
     seconds: float
 
@@ -104,7 +108,7 @@ class RunEnded:
 
     state: str  # "completed" | "stopped" | "failed"
     step: int
-    epoch: int
+    epoch: int  # whole epochs done
     reason: str  # one line: which limit ended it, or what went wrong
     rank: int | None  # the rank that failed first
     metrics: Mapping[str, float]  # "valid/accuracy": the last of each evaluation

@@ -41,7 +41,12 @@ def pace(event: Progress, left_s: float | None) -> list[str]:
 
 
 def evaluation(event: EvaluationDone) -> str:
-    """Return all metrics of one split."""
+    """Return all metrics of one split, or that there was nothing to judge."""
+    if not event.samples:
+        return (
+            f"note: epoch {event.epoch}: the split {event.split!r} gave no sample, so there was "
+            "nothing to evaluate; its stream is empty, or was used up before"
+        )
     values = metrics({f"{event.split}/{name}": value for name, value in event.metrics.items()})
     return f"epoch {event.epoch}: {values} ({_count(event.samples, 'sample')})"
 
@@ -114,5 +119,7 @@ def _length(event: RunStarted) -> str:
     epochs = _count(event.epochs, "epoch") if event.epochs else ""
     steps = _count(event.steps, "step") if event.steps else ""
     length = f"{steps} in {epochs}" if steps and epochs else steps or epochs
+    if steps and event.steps == train.get("max_steps"):  # before or at the last epoch's end
+        length = f"at most {steps} (train.max_steps)"
     limit = f"at most {minutes:g} min" if minutes else ""
     return " or ".join(filter(None, (length, limit))) or "no limit of steps"

@@ -41,6 +41,15 @@ def test_the_start_is_one_line_with_all_that_was_decided(facts):
             {"config": {"train": {"max_minutes": 2.0}}},
             "460 steps in 20 epochs or at most 2 min -> ",
         ),
+        (
+            {"config": {"train": {"max_steps": 50}}, "steps": 50},
+            "parameters, at most 50 steps (train.max_steps) -> ",
+        ),
+        (
+            {"config": {"train": {"max_steps": 1, "max_minutes": 2.0}}, "steps": 1},
+            "parameters, at most 1 step (train.max_steps) or at most 2 min -> ",
+        ),
+        ({"config": {"train": {"max_steps": 999}}}, "parameters, 460 steps in 20 epochs -> "),
         ({"start_step": 120}, ", going on after step 120"),
     ],
 )
@@ -101,6 +110,14 @@ def test_a_whole_run_in_lines(facts, clock, capsys):
         f"run folder: {runs}/digits",
         f"tensorboard --logdir {runs}",
     ]
+
+
+def test_an_evaluation_of_nothing_is_called_that(facts):
+    event = replace(facts.evaluated(23), samples=0, metrics={})
+    assert text.evaluation(event) == (
+        "note: epoch 1: the split 'valid' gave no sample, so there was nothing to evaluate; "
+        "its stream is empty, or was used up before"
+    )
 
 
 def test_lines_come_no_faster_than_they_can_be_read(facts, clock, capsys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +21,7 @@ from parallel import Batch
 TARGETS, UNREADABLE = ("reconstruction", "class"), ("list", "fail")
 PATCH = 8  # pixels that the first convolution of the autoencoder takes together
 LATENT = 16  # numbers that are left of a patch's 192
+log = logging.getLogger("launch")
 
 
 @dataclass
@@ -58,8 +59,7 @@ class Images(Task):
         """Look at each file's beginning; name those that are no pictures in one warning."""
         names, reasons = self._names, self._found[1]
         if reasons:
-            left = f"; they are left out, {len(names)} remain"
-            warnings.warn(_listed(reasons) + left, stacklevel=2)
+            log.warning("%s; they are left out, %d remain", _listed(reasons), len(names))
 
     def datasets(self) -> Mapping[str, Dataset[tuple[Tensor, ...]]]:
         """Return pictures by "train" and "valid"; a picture's side depends on its path alone."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -9,7 +14,11 @@ import torch.distributed as dist
 from parallel.errors import WorldError
 from parallel.place import Place
 
-ROLL_CALL_S = 60.0  # where no launcher watches over the processes
+ROLL_CALL_S = 60.0  # at most, where no launcher watches over the processes
+SILENT_S = 5.0  # a wait that lasts longer is spoken of
+ALONE = "unset RANK WORLD_SIZE LOCAL_RANK"
+_REFUSED = (dist.DistNetworkError, dist.DistStoreError, RuntimeError)
+log = logging.getLogger("parallel")
 
 
 def open_store(place: Place, timeout_s: float) -> dist.Store:
@@ -18,40 +27,101 @@ def open_store(place: Place, timeout_s: float) -> dist.Store:
         opened = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s))))
         store: dist.Store = opened[0]
         return store
-    at = f"{place.address}:{place.port}"
-    deadline = timedelta(seconds=ROLL_CALL_S)
+    wait_s = min(ROLL_CALL_S, timeout_s)
+    store = _serve(place, wait_s) if place.rank == 0 else _find_rank_0(place, wait_s)
+    _call_the_roll(store, place, wait_s)
+    return store
+
+
+def _serve(place: Place, wait_s: float) -> dist.Store:
     try:
-        server = dist.TCPStore(
-            str(place.address), int(place.port or 0), None, place.rank == 0, deadline, False
-        )
-    except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as error:
-        if place.rank == 0:
-            raise WorldError(
-                f"rank 0 cannot listen on {at}: {first_line(error)}; "
-                "choose a free port by MASTER_PORT, and check MASTER_ADDR"
-            ) from None
+        return _tcp_store(place, wait_s)
+    except _REFUSED as error:
         raise WorldError(
-            f"rank {place.rank} of {place.size} found nobody at {at} within {ROLL_CALL_S:g} s: is "
-            "rank 0 started, and are MASTER_ADDR and MASTER_PORT the same for all? "
-            "To train in one process: unset RANK WORLD_SIZE LOCAL_RANK"
+            f"rank 0 cannot listen on {_at(place)}: {first_line(error)}; "
+            "choose a free port by MASTER_PORT, and check MASTER_ADDR"
         ) from None
-    _call_the_roll(server, place, deadline)
-    return server
 
 
-def _call_the_roll(store: dist.Store, place: Place, deadline: timedelta) -> None:
+def _find_rank_0(place: Place, wait_s: float) -> dist.Store:
+    """Return rank 0's store; first knock at its door, as torch waits with the interpreter held."""
+    try:
+        if _wait(lambda: _listens(place), lambda: ["0"], place, wait_s):
+            return _tcp_store(place, wait_s)
+    except _REFUSED:
+        pass  # somebody listens there, but it is no store
+    raise WorldError(
+        f"rank {place.rank} of {place.size} found nobody at {_at(place)} within {wait_s:g} s: is "
+        "rank 0 started, and are MASTER_ADDR and MASTER_PORT the same for all? "
+        f"To train in one process: {ALONE}"
+    )
+
+
+def _listens(place: Place) -> bool:
+    at = str(place.address), int(place.port or 0)
+    with suppress(OSError), socket.create_connection(at, timeout=1.0):
+        return True
+    return False
+
+
+def _call_the_roll(store: dist.Store, place: Place, wait_s: float) -> None:
     """Wait until every rank has been here; else say who has not."""
     keys = [f"launch/here/{rank}" for rank in range(place.size)]
-    store.set(keys[place.rank], "")
+
+    def absent() -> list[str]:
+        return [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+
     try:
-        store.wait(keys, deadline)
-    except (dist.DistStoreError, RuntimeError):
-        absent = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+        store.set(keys[place.rank], "")
+        late = [] if _wait(lambda: store.check(keys), absent, place, wait_s) else absent()
+    except _REFUSED:
         raise WorldError(
-            f"WORLD_SIZE={place.size} promises {place.size} processes, but after "
-            f"{deadline.total_seconds():g} s rank {', '.join(absent)} had not come; start them, or "
-            "unset RANK WORLD_SIZE LOCAL_RANK to train in one process"
+            f"rank 0 at {_at(place)} left before all {place.size} processes had come; "
+            "it says why, where it runs"
         ) from None
+    if late:
+        raise WorldError(
+            f"WORLD_SIZE={place.size} promises {place.size} processes, but after {wait_s:g} s "
+            f"rank {', '.join(late)} had not come; start them, or {ALONE} to train in one process"
+        )
+
+
+def _wait(
+    is_over: Callable[[], bool], absent: Callable[[], list[str]], place: Place, wait_s: float
+) -> bool:
+    """Return whether ``is_over`` became true within ``wait_s``; say once who is ``absent``.
+
+    Asked again and again: of a wait that is in vain the store would print lines of its own.
+    """
+    start, pause_s, is_told = time.monotonic(), 0.01, False
+    while not is_over():
+        waited_s = time.monotonic() - start
+        if waited_s > wait_s:
+            return False
+        if waited_s > SILENT_S and not is_told:
+            is_told = True
+            _say_waiting(place, absent(), wait_s)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.2)
+    return True
+
+
+def _say_waiting(place: Place, absent: list[str], wait_s: float) -> None:
+    """Say once whom this rank waits for: variables left over from another job look like this."""
+    hint = f"start what is absent, or stop and `{ALONE}` to train in one process"
+    if place.launcher == "srun":
+        hint = "these tasks of the step have not begun, or take long to import"
+    who, at = ", ".join(absent), f"of {place.size} at {_at(place)}, for up to {wait_s:g} s"
+    log.warning("rank %d is waiting for rank %s %s: %s", place.rank, who, at, hint)
+
+
+def _tcp_store(place: Place, wait_s: float) -> dist.Store:
+    address, port, is_server = str(place.address), int(place.port or 0), place.rank == 0
+    return dist.TCPStore(address, port, None, is_server, timedelta(seconds=wait_s), False)
+
+
+def _at(place: Place) -> str:
+    return f"{place.address}:{place.port}"
 
 
 def first_line(error: BaseException) -> str:

@@ -162,7 +162,7 @@ def test_a_rank_with_more_samples_ends_the_run_at_its_start(train, task):
 
 
 def test_A13_who_waits_too_long_says_for_whom(train, tmp_path):
-    ended = train(*QUICK, "task.sleep_s=5", "launch.timeout_s=1", processes=2, timeout_s=30)
+    ended = train(*QUICK, "task.sleep_s=6", "launch.timeout_s=2", processes=2, timeout_s=30)
     assert ended.codes == [1, 1]
     assert "rank 0 is in the task's prepare()" in ended.outputs[1]
     assert "raise launch.timeout_s" in ended.outputs[1]

@@ -49,6 +49,48 @@ def test_rank_1_without_rank_0_says_where_it_looked(children, port):
     assert f"rank 1 of 2 found nobody at 127.0.0.1:{port} within 1 s: is rank 0 started" in text
 
 
+def waiting(_, timeout_s, silent_s):
+    parallel.rendezvous.SILENT_S = silent_s
+    start = time.monotonic()
+    try:
+        with join(timeout_s=timeout_s):
+            return "met"
+    except WorldError as error:
+        return f"refused after {time.monotonic() - start:.0f} s: {error}"
+
+
+def test_a_wait_for_others_is_spoken_of_once_and_ends_by_the_timeout(children, port):
+    [(_, text)] = children(1, waiting, 3.0, 1.0, **by_hand(0, port, size=3))
+    notice, refused = text.split("refused after 3 s: ")
+    assert notice == (
+        f"rank 0 is waiting for rank 1, 2 of 3 at 127.0.0.1:{port}, for up to 3 s: start what is "
+        "absent, or stop and `unset RANK WORLD_SIZE LOCAL_RANK` to train in one process\n"
+    )
+    assert "after 3 s rank 1, 2 had not come" in refused
+
+
+def test_a_wait_for_rank_0_is_spoken_of_while_it_lasts_and_torch_adds_nothing(children, port):
+    [(_, text)] = children(1, waiting, 3.0, 1.0, **by_hand(2, port, size=3))
+    notice, refused = text.split("refused after 3 s: ")
+    assert notice.startswith(
+        f"rank 2 is waiting for rank 0 of 3 at 127.0.0.1:{port}, for up to 3 s"
+    )
+    assert notice.count("\n") == 1
+    assert "rank 2 of 3 found nobody" in refused
+    assert "within 3 s: is rank 0 started" in refused
+
+
+def leaving_first(rank, port):
+    os.environ.update(by_hand(rank, port, size=3))
+    return waiting(rank, 6.0 if rank else 2.0, 9.0)
+
+
+def test_a_rank_that_waits_is_told_that_rank_0_gave_up(children, port):
+    first, second = (text for _, text in children(2, leaving_first, port))
+    assert "rank 2 had not come" in first
+    assert f"rank 0 at 127.0.0.1:{port} left before all 3 processes had come" in second
+
+
 def meeting_by_rank(rank, port):
     os.environ.update(by_hand(rank, port))
     return meeting(rank, wait_s=20.0)
@@ -57,6 +99,7 @@ def meeting_by_rank(rank, port):
 def test_processes_started_by_hand_meet(children, port):
     ended = children(2, meeting_by_rank, port)
     assert all("met as by hand, ranks [0, 1]" in text for _, text in ended)
+    assert not any("waiting" in text for _, text in ended)
 
 
 def test_A1_a_port_in_use_is_named_within_seconds(children):

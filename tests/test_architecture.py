@@ -21,6 +21,7 @@ TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()
 READS_ENVIRONMENT = {
     "parallel.world": "who we are, where rank 0 is, which devices and interfaces are visible",
 }
+READS_FOREIGN = {"launch.weights.archive": "files of torch.save that users name, tensors alone"}
 PRINTS = {"launch.listeners.progress": "what a person sees", "launch.listeners.console": "same"}
 RESOLVED_LATE = {
     "torch.utils.tensorboard": "0.3-0.9 s, on rank 0 only",
@@ -138,7 +139,18 @@ def test_the_loop_knows_no_strategy_rank_or_device():
 
 def test_nothing_unpickles():
     words = re.compile(r"\b(pickle\.loads?|torch\.load|joblib|allow_pickle=True|yaml\.load)\b")
-    assert [m for m, p in SOURCES.items() if words.search(p.read_text())] == []
+    found = {m for m, p in SOURCES.items() if words.search(p.read_text())}
+    assert found == READS_FOREIGN.keys()
+
+
+def test_C21_torch_reads_tensors_alone_and_to_the_cpu():
+    calls = [
+        {word.arg: ast.literal_eval(word.value) for word in node.keywords if word.arg != "mmap"}
+        for module in READS_FOREIGN
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
+    ]
+    assert calls == [{"map_location": "cpu", "weights_only": True}]
 
 
 def test_imports_inside_functions_are_listed():

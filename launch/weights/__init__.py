@@ -1,0 +1,6 @@
+"""Weights from elsewhere as a model's first ones: read without running code, fitted by name."""
+
+from launch.weights.errors import WeightsError
+from launch.weights.reading import read
+
+__all__ = ["WeightsError", "read"]

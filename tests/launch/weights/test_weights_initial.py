@@ -1,0 +1,223 @@
+"""A model that starts from a file computes what the file's model computed, to the bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from launch.checkpoint import write
+from launch.weights import WeightsError, init_from
+
+X = torch.arange(5)
+
+
+def outputs(model):
+    with torch.no_grad():
+        return model.eval()(X)
+
+
+@pytest.fixture
+def trained(make_tied):
+    """A model whose running statistics are no longer the initial ones."""
+    model = make_tied(1)
+    model(X)
+    return model
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")  # the wrapper is the same, and comes sooner
+
+
+WRAPPED = {
+    "plain": lambda m: m,
+    "module": nn.DataParallel,
+    "module.module": lambda m: nn.DataParallel(nn.DataParallel(m)),
+    "_orig_mod": compiled,
+    "_orig_mod.module": lambda m: compiled(nn.DataParallel(m)),
+    "module._orig_mod": lambda m: nn.DataParallel(compiled(m)),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_C4_C5_what_a_wrapped_model_saved_gives_the_same_outputs(
+    tmp_path, trained, make_tied, wrapper
+):
+    wanted = outputs(trained)
+    names = WRAPPED[wrapper](trained).state_dict()
+    assert wrapper == "plain" or all(name.startswith(f"{wrapper}.") for name in names)
+    torch.save({"epoch": 1, "state_dict": names}, tmp_path / "a.pt")
+    model = make_tied(2)
+    assert not outputs(model).equal(wanted)
+    told = init_from(tmp_path / "a.pt", model)
+    assert outputs(model).equal(wanted)
+    assert model.head.weight is model.embed.weight
+    assert told == [
+        f"initial weights from {tmp_path / 'a.pt'}: {len(names)} of {len(names)} tensors"
+    ]
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, compiled])
+def test_C4_C5_a_part_that_was_wrapped_gives_the_same_outputs(tmp_path, trained, make_tied, wrap):
+    wanted = outputs(trained)
+    trained.encoder = wrap(trained.encoder)
+    names = trained.state_dict()
+    assert names.keys() != make_tied(2).state_dict().keys()
+    torch.save(names, tmp_path / "a.pt")
+    model = make_tied(2)
+    init_from(tmp_path / "a.pt", model)
+    assert outputs(model).equal(wanted)
+
+
+def test_C4_a_submodule_truly_called_module_loads_bare_and_wrapped(tmp_path):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(2))
+            self.module = nn.Module()
+            self.module.weight = nn.Parameter(torch.randn(2))
+
+    wanted = Odd()
+    for saved in (wanted, nn.DataParallel(wanted), nn.DataParallel(nn.DataParallel(wanted))):
+        torch.save(saved.state_dict(), tmp_path / "a.pt")
+        model = Odd()
+        init_from(tmp_path / "a.pt", model)
+        assert model.weight.equal(wanted.weight)
+        assert model.module.weight.equal(wanted.module.weight)
+
+
+def test_C5_a_file_of_another_model_changes_nothing(tmp_path, make_tied):
+    torch.save(nn.Sequential(nn.Linear(9, 9)).state_dict(), tmp_path / "a.pt")
+    model = make_tied(2)
+    before = outputs(model)
+    for strict in (True, False):
+        with pytest.raises(WeightsError, match=r"a.pt: nothing of it fits the model"):
+            init_from(tmp_path / "a.pt", model, strict)
+    assert outputs(model).equal(before)
+
+
+def test_what_does_not_fit_stays_as_it_was_and_is_told(tmp_path):
+    torch.save({"0.weight": torch.ones(4, 3), "1.bias": torch.ones(7)}, tmp_path / "a.pt")
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(WeightsError, match=r"a.pt: it does not fit .*checkpoint.init_strict=fal"):
+        init_from(tmp_path / "a.pt", model)
+    assert all(before[name].equal(value) for name, value in model.state_dict().items())
+    assert init_from(tmp_path / "a.pt", model, strict=False) == [
+        f"initial weights from {tmp_path / 'a.pt'}: 1 of 4 tensors; the model's own, not in "
+        "the file: 0.bias [4], 1.weight [2, 4]; in both, but not alike: 1.bias: [7] in the file, "
+        "[2] in the model"
+    ]
+    after = model.state_dict()
+    assert after["0.weight"].equal(torch.ones(4, 3))
+    assert all(after[name].equal(before[name]) for name in ("0.bias", "1.weight", "1.bias"))
+
+
+def test_a_checkpoint_of_ours_gives_the_same_outputs(tmp_path, trained, make_tied):
+    path = write(tmp_path, 1, trained.state_dict(), {}, {})
+    model = make_tied(2)
+    init_from(path, model)  # the tied tensor is stored once
+    assert outputs(model).equal(outputs(trained))
+
+
+def test_complex_tensors_of_a_checkpoint_of_ours_are_taken(tmp_path):
+    model = nn.Module()
+    model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    wanted = torch.randn(3, dtype=torch.complex64)
+    init_from(write(tmp_path, 1, {"phase": wanted, "": torch.ones(1)}, {}, {}), model, strict=False)
+    assert model.phase.equal(wanted)
+
+
+@pytest.mark.parametrize("own", [torch.float64, torch.float32, torch.bfloat16])
+def test_dtype_is_the_models_own(tmp_path, own):
+    theirs = nn.Linear(3, 3)
+    save_file(theirs.state_dict(), tmp_path / "a.safetensors")
+    model = nn.Linear(3, 3).to(own)
+    init_from(tmp_path / "a.safetensors", model)
+    assert model.weight.equal(theirs.weight.to(own))
+    assert model.weight.requires_grad
+
+
+def test_layers_that_wait_for_their_first_input_take_their_shape_from_the_file(tmp_path):
+    torch.save(nn.Linear(3, 4).state_dict(), tmp_path / "a.pt")
+    model = nn.LazyLinear(4)
+    init_from(tmp_path / "a.pt", model)
+    assert model.weight.shape == (4, 3)
+
+
+def test_a_model_that_refuses_what_it_has_is_an_error(tmp_path):
+    class Renames(nn.Linear):
+        def _load_from_state_dict(self, state_dict, prefix, *args):
+            state_dict[f"{prefix}kernel"] = state_dict.pop(f"{prefix}weight")
+            args[3].append(f"{prefix}kernel")
+
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "a.pt")
+    with pytest.raises(WeightsError, match="did not take kernel"):
+        init_from(tmp_path / "a.pt", Renames(2, 2))
+
+
+def test_C21_a_file_from_a_gpu_loads_on_the_cpu(tmp_path):
+    wanted = nn.Linear(3, 3)
+    torch.save(wanted.state_dict(), tmp_path / "cpu.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "cpu.pt") as cpu,
+        zipfile.ZipFile(tmp_path / "a.pt", "w") as gpu,
+    ):
+        for name in cpu.namelist():
+            data = cpu.read(name)
+            if name.endswith("data.pkl"):  # text in a pickle: X, its length, the letters
+                assert b"X\x03\x00\x00\x00cpu" in data
+                data = data.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+            gpu.writestr(name, data)
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
+            torch.load(tmp_path / "a.pt", weights_only=True)
+    model = nn.Linear(3, 3)
+    init_from(tmp_path / "a.pt", model)
+    assert model.weight.equal(wanted.weight)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])
+def test_C22_reading_costs_no_memory_of_the_process_its_own(tmp_path, name):
+    """Pages mapped from the file are shared by all ranks; anonymous memory is each one's own."""
+    code = """
+        import sys
+        from pathlib import Path
+        import torch
+        from torch import nn
+        from safetensors.torch import save_file
+        from launch.weights import init_from, read
+
+        def anonymous():
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+        path = Path(sys.argv[1])
+        model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8)))
+        (torch.save if path.suffix == ".pt" else save_file)(model.state_dict(), path)
+        init_from(path, model)  # once, so that what is set up at first use does not count
+        before = anonymous()
+        weights = read(path)
+        total = sum(float(value.sum()) for value in weights.values())
+        read_cost = anonymous() - before
+        init_from(path, model)
+        print(path.stat().st_size >> 10, read_cost, anonymous() - before)
+        """
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), tmp_path / name],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    size, read_cost, init_cost = map(int, child.stdout.split())
+    assert size > 32_000
+    assert read_cost < size / 8
+    assert init_cost < size / 8

@@ -35,6 +35,23 @@ def test_the_readers_own_loop_trains(tmp_path):
     assert subprocess.run(command, cwd=tmp_path, check=False, timeout=60).returncode == 0
 
 
+def test_the_weights_go_into_the_readers_bare_model(train, tmp_path):
+    (tmp_path / "mine.py").write_text(PYTHON[0])
+    (tmp_path / "mine.yaml").write_text(next(t for language, t in BLOCKS if language == "yaml"))
+    assert train("mine.yaml", processes=2).codes == [0, 0]
+    (tmp_path / "out.py").write_text(f"""{PYTHON[2]}
+from safetensors.torch import load_file
+
+path = "runs/mine/checkpoints/last/model.safetensors"
+bare = Mine(width=128).model()
+bare.load_state_dict(load_file(path))
+x, y = Mine().datasets()["valid"].tensors
+assert bare(x).equal(model(x))
+""")
+    command = [sys.executable, "out.py"]
+    assert subprocess.run(command, cwd=tmp_path, check=False, timeout=60).returncode == 0
+
+
 @pytest.mark.slow
 def test_the_readers_own_loop_trains_on_two_processes(tmp_path):
     (tmp_path / "mine.py").write_text(PYTHON[0])

@@ -9,6 +9,7 @@ from torch.optim import SGD
 
 from launch.schedule import Schedule
 from parallel import DataParallel, Objective, Outcome, Settings, Share, Single, World, sums
+from parallel.agreement import differing, fingerprint
 from tests.test_agreement import largest_difference
 
 GPUS = torch.cuda.device_count()
@@ -96,6 +97,22 @@ def test_a_skipped_step_changes_nothing_and_the_schedule_waits():
     assert bool(result.skipped)
     assert all(torch.equal(a, b) for a, b in zip(before, at_work.module.parameters(), strict=True))
     assert at_work.optimizers[0].param_groups[0]["lr"] == 0.3
+
+
+def test_fingerprints_are_those_of_the_cpu_and_take_one_wait():
+    tensors = {str(n): torch.randn(n, n) for n in (1, 3, 40, 300)}
+    there = {name: tensor.cuda() for name, tensor in tensors.items()}
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        prints = [fingerprint(tensor) for tensor in there.values()]
+        torch.cuda.set_sync_debug_mode("warn")
+        with pytest.warns(UserWarning, match="synchroniz") as waits:
+            assert differing(there, World(device=torch.device("cuda"))) == {}
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) == 1
+    for found, tensor in zip(prints, tensors.values(), strict=True):
+        assert found.cpu().equal(fingerprint(tensor))
 
 
 def test_phases_are_measured_by_events():

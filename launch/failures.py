@@ -11,7 +11,7 @@ from sysconfig import get_paths
 
 import torch
 
-from parallel import UsageError
+from parallel import DisagreementError, UsageError
 
 ADVICE = (
     (
@@ -99,7 +99,7 @@ def describe(error: BaseException, rank: int, step: int) -> Failure:
     if isinstance(error, torch.OutOfMemoryError) and not advice:
         advice = ADVICE[1][1]
     usage = isinstance(error, UsageError)
-    plain = usage or isinstance(error, TrainingError)
+    plain = usage or isinstance(error, TrainingError | DisagreementError)
     return Failure(rank, kind, message, at, advice, step, usage, plain)
 
 

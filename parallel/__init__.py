@@ -4,7 +4,7 @@ from parallel.data_parallel import DataParallel
 from parallel.ddp import DDP
 from parallel.devices import find_device
 from parallel.ending import leave, peer_left
-from parallel.errors import PeerLeftError, UsageError, WorldError
+from parallel.errors import DisagreementError, PeerLeftError, UsageError, WorldError
 from parallel.phases import Phases
 from parallel.place import Place
 from parallel.single import Single
@@ -33,6 +33,7 @@ __all__ = [
     "STRATEGIES",
     "Batch",
     "DataParallel",
+    "DisagreementError",
     "Engine",
     "EngineState",
     "Objective",

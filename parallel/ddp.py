@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from parallel.errors import UsageError
+from parallel.agreement import describe, differing, first_unlike, listed
+from parallel.divergence import Start
+from parallel.errors import DisagreementError, UsageError
 from parallel.single import Whole
 from parallel.strategy import (
     Engine,
@@ -41,6 +43,7 @@ class Replica(Whole):
         self.replicas = world.size
         self._find_unused = strategy.find_unused_parameters
         self._trainable = [p for p in self.module.parameters() if p.requires_grad]
+        self._start = Start(self.module)
         self.wrapped = DistributedDataParallel(
             self.forward,
             bucket_cap_mb=strategy.bucket_mb,
@@ -68,6 +71,23 @@ class Replica(Whole):
     def agree_buffers(self) -> None:
         """Make buffers rank 0's on every rank. Collective."""
         self.world.broadcast(list(self.module.buffers()))
+
+    def check_agreement(self, buffers: bool = False) -> None:
+        """Compare the replicas, bit for bit; see ``Engine``."""
+        held: dict[str, Tensor] = dict(self.module.named_parameters())
+        if buffers:
+            others = dict(self.module.named_buffers())
+            unlike = first_unlike(describe(others), self.world)
+            if unlike:
+                raise DisagreementError(
+                    f"the replicas have other buffers: {unlike}; register the same buffers, of "
+                    "the same shape, on every rank"
+                )
+            self.agree_buffers()
+            held |= others
+        found = differing(held, self.world)
+        if found:
+            raise DisagreementError(self._start.explain(self.module, found, self.world))
 
     def backward_done(self) -> None:
         """Refuse parameters that took no part: torch would let the ranks drift apart."""
@@ -139,8 +159,7 @@ def _at(module: nn.Module, indices: list[str]) -> list[str]:
 
 
 def _unused(names: list[str]) -> str:
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     return (
-        f"these parameters took no part in the loss: {shown}; "
+        f"these parameters took no part in the loss: {listed(names)}; "
         "freeze or remove them, or set strategy.find_unused_parameters=true"
     )

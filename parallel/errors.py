@@ -1,9 +1,10 @@
 """The errors a caller may want to tell apart.
 
 Exception
-├── UsageError       a mistake of the user's: printed in one piece, no traceback, exit code 2
-│   └── WorldError   the processes do not add up: variables, devices, rendezvous
-└── PeerLeftError    another rank failed, and says so itself
+├── UsageError         a mistake of the user's: printed in one piece, no traceback, exit code 2
+│   └── WorldError     the processes do not add up: variables, devices, rendezvous
+├── DisagreementError  replicas came apart: raised on all ranks alike, its message says it all
+└── PeerLeftError      another rank failed, and says so itself
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ class UsageError(Exception):
 
 class WorldError(UsageError):
     """The processes that should train together cannot be found or do not add up."""
+
+
+class DisagreementError(Exception):
+    """Replicas no longer hold the same parameters, or buffers: their training is not one."""
 
 
 class PeerLeftError(RuntimeError):

@@ -114,6 +114,13 @@ class Engine(ABC):
         No gradient is kept; the module is afterwards in the mode it was in.
         """
 
+    def check_agreement(self, buffers: bool = False) -> None:  # noqa: B027 - one replica agrees
+        """Raise ``DisagreementError`` where replicas' parameters differ, be it in one bit.
+
+        buffers: make them rank 0's, as for ``state``, and compare them too. The message, alike on
+        all ranks, names what differs, where, and why. Collective.
+        """
+
     @abstractmethod
     def state(self) -> EngineState:
         """All that is needed to go on: references, not copies, and buffers agreed."""

@@ -39,20 +39,27 @@ class Replica(Whole):
         world: World,
         strategy: DDP,
     ) -> None:
+        _refuse_unlike(model, world)
         super().__init__(model, make_optimizer, objective, settings, world)
         self.replicas = world.size
         self._find_unused = strategy.find_unused_parameters
         self._trainable = [p for p in self.module.parameters() if p.requires_grad]
         self._start = Start(self.module)
-        self.wrapped = DistributedDataParallel(
+        if self._trainable:
+            self.wrapped = self._wrap(strategy)
+            self.forward = self.wrapped
+            self._trainable[0].register_post_accumulate_grad_hook(self._own_backward_done)
+        else:  # torch refuses to wrap what is only judged; its values are rank 0's all the same
+            world.broadcast([*self.module.parameters(), *self.module.buffers()])
+
+    def _wrap(self, strategy: DDP) -> DistributedDataParallel:
+        return DistributedDataParallel(
             self.forward,
             bucket_cap_mb=strategy.bucket_mb,
             find_unused_parameters=strategy.find_unused_parameters,
             gradient_as_bucket_view=True,
             forward_sync_buffers=_buffers_enter_the_math(self.module),
         )
-        self.forward = self.wrapped
-        self._trainable[0].register_post_accumulate_grad_hook(self._own_backward_done)
 
     def train_step(self, share: Share) -> StepResult:
         """Return the sums of one optimizer step; see ``Engine``."""
@@ -66,7 +73,7 @@ class Replica(Whole):
 
     def round(self, last: bool) -> AbstractContextManager[Any]:
         """Reduce in the last round only: forward and backward in one context."""
-        return nullcontext() if last else self.wrapped.no_sync()
+        return nullcontext() if last or not self._trainable else self.wrapped.no_sync()
 
     def agree_buffers(self) -> None:
         """Make buffers rank 0's on every rank. Collective."""
@@ -125,20 +132,31 @@ class DDP(Strategy):
         settings: Settings,
         world: World,
     ) -> Engine:
-        """Return this process's replica; in a world of one, or frozen, the model alone."""
+        """Return this process's replica; in a world of one, the model alone."""
         notices = []
         if self.sync_batch_norm and world.device.type == "cuda" and world.size > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         elif self.sync_batch_norm:
             notices = ["strategy.sync_batch_norm needs several GPUs; it is ignored here"]
-        frozen = not any(p.requires_grad for p in model.parameters())  # torch refuses to wrap it
         engine = (
             Whole(model, make_optimizer, objective, settings, world)
-            if world.size == 1 or frozen
+            if world.size == 1
             else Replica(model, make_optimizer, objective, settings, world, self)
         )
         engine.notices = notices
         return engine
+
+
+def _refuse_unlike(model: nn.Module, world: World) -> None:
+    """Raise ``UsageError`` on all ranks where they built different models. Collective."""
+    described = describe({**dict(model.named_parameters()), **dict(model.named_buffers())})
+    frozen = {name: ", frozen" for name, p in model.named_parameters() if not p.requires_grad}
+    unlike = first_unlike({n: t + frozen.get(n, "") for n, t in described.items()}, world)
+    if unlike:
+        raise UsageError(
+            f"the ranks built different models: {unlike}; build the model from the configuration "
+            "alone, not from a rank's number, data or random numbers"
+        )
 
 
 def _buffers_enter_the_math(module: nn.Module) -> bool:

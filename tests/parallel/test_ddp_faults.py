@@ -81,11 +81,15 @@ def test_C1_alone_unused_parameters_do_no_harm(alone):
 
 
 def frozen(world):
+    torch.manual_seed(world.rank)
     model = Branches(("main",)).requires_grad_(False)
     objective = Objective(loss, loss)
     engine = DDP().engine(model, lambda _: [], objective, Settings(), world)
     assert [o.weight for o in engine.evaluate([(X, 1)])] == [1.0]
     assert set(engine.state().model) == set(model.state_dict())
+    engine.check_agreement()
+    rows = world.gather(model.main.weight)
+    assert all(row.equal(rows[0]) for row in rows), "not judged by the same weights"
     with pytest.raises(UsageError, match="does not depend on any trainable parameter"):
         step(engine, X, rounds=2)
 
@@ -133,3 +137,46 @@ def sparse(world):
 
 def test_C19_a_sparse_table_agrees_when_one_rank_has_padding_only(in_ranks):
     in_ranks(2, sparse)
+
+
+def wider(world):
+    return nn.Linear(3 + world.rank, 2)
+
+
+def renamed(world):
+    model = Branches(("main",))
+    if world.rank == 1:
+        model.tail = nn.Linear(2, 2)
+    return model
+
+
+def frozen_on_one(world):
+    return nn.Linear(2, 2).requires_grad_(world.rank == 0)
+
+
+def normed_on_one(world):
+    return nn.BatchNorm1d(2, track_running_stats=world.rank > 0)
+
+
+def cast_on_one(world):
+    return nn.Linear(2, 2).to(torch.float32 if world.rank else torch.bfloat16)
+
+
+def unlike(world, kind, words):
+    with pytest.raises(UsageError, match="the ranks built different models: ") as caught:
+        start(world, kind(world))
+    assert f"models: {words}; build the model from" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (wider, "weight is [2, 3] float32 on rank 0, [2, 4] float32 on rank 1"),
+        (renamed, "tail.weight is not there on rank 0, [2, 2] float32 on rank 1"),
+        (frozen_on_one, "weight is [2, 2] float32 on rank 0, [2, 2] float32, frozen on rank 1"),
+        (normed_on_one, "running_mean is not there on rank 0, [2] float32 on rank 1"),
+        (cast_on_one, "weight is [2, 2] bfloat16 on rank 0, [2, 2] float32 on rank 1"),
+    ],
+)
+def test_ranks_that_built_different_models_are_told_the_first_difference(in_ranks, kind, words):
+    in_ranks(2, unlike, kind, words)

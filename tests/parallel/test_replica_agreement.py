@@ -126,6 +126,21 @@ def test_a_layer_unfrozen_after_wrapping_is_named(in_ranks):
     in_ranks(2, unfreeze)
 
 
+def frozen_at_first():
+    return nn.Linear(3, 1).requires_grad_(False)
+
+
+def unfreeze_all(world):
+    engine = start(world, model=frozen_at_first)
+    engine.module.requires_grad_(True)
+    step(engine, world)
+    assert "weight, bias on rank 1: frozen when training started" in refusal(engine, world)
+
+
+def test_a_model_unfrozen_as_a_whole_is_named(in_ranks):
+    in_ranks(2, unfreeze_all)
+
+
 def replace(world):
     engine = start(world, strategy=DDP(find_unused_parameters=True))
     step(engine, world)

@@ -36,6 +36,27 @@ def collectives(world):
     assert (world.local_rank, world.local_size) == (rank, size)
 
 
+def broadcast_views(world):
+    table = torch.arange(24.0).reshape(8, 3)
+    angles = torch.polar(torch.ones(5), torch.arange(5.0))
+    wanted = [table[::2], table.t(), angles.real, angles.imag]
+    ranks_own = [t if world.rank == 0 else t.clone() for t in (table, angles)]
+    found = [ranks_own[0][::2], ranks_own[0].t(), ranks_own[1].real, ranks_own[1].imag]
+    if world.rank:
+        for tensor in ranks_own:
+            tensor.zero_()
+    world.broadcast(found)
+    for tensor, expected in zip(found, wanted, strict=True):
+        assert tensor.equal(expected)
+    scattered = table.t() if world.rank else table.t().contiguous()
+    world.broadcast([scattered.mul_(1 + world.rank)])
+    assert scattered.equal(torch.arange(24.0).reshape(8, 3).t())
+
+
+def test_a_view_is_broadcast_by_its_elements_not_by_the_memory_it_lies_in(in_ranks):
+    in_ranks(2, broadcast_views)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_collective_means_the_same_in_a_world_of_any_size(in_ranks, size):
     in_ranks(size, collectives)

@@ -13,6 +13,15 @@ from parallel.errors import UsageError
 from parallel.strategy import EngineState
 
 
+def check(module: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Raise ``UsageError`` where an optimizer updates what is no parameter of ``module``."""
+    names = _names(module)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                _name(parameter, names)
+
+
 def state(
     module: nn.Module, optimizers: Sequence[Optimizer], scaler: torch.amp.GradScaler
 ) -> EngineState:

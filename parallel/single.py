@@ -64,6 +64,7 @@ class Whole(Engine):
         self.phases = Phases(world.device)
         self.tail = "backward"  # the phase that ends when backward returns
         self.optimizers = make_optimizer(self.module)
+        naming.check(self.module, self.optimizers)
         self.update = Update(self.optimizers, settings, world.device)
         self._parameters = list(self.module.parameters())
         self._weights: list[Tensor] = []  # of this step's rounds, where the task weighs them

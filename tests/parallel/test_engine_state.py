@@ -170,11 +170,11 @@ def test_the_state_of_other_optimizers_is_refused(alone, saved, loading, words):
         start(alone, loading).load(held)
 
 
-def test_an_optimizer_of_what_is_not_the_models_is_refused(alone):
+def test_an_optimizer_of_what_is_not_the_models_is_refused_before_the_first_step(alone):
     stray = nn.Parameter(torch.zeros(3, 4))
-    engine = start(alone, lambda m: [SGD([*m.parameters(), stray], lr=0.1)])
+    make = lambda m: [SGD(m.parameters(), lr=0.1), SGD([stray], lr=0.1)]  # noqa: E731 - two lines
     with pytest.raises(UsageError, match=r"shape \[3, 4\] that is none of the model's"):
-        engine.state()
+        start(alone, make)
 
 
 class Keeping(Net):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -48,7 +49,10 @@ def load(
     optimizers: Sequence[Optimizer],
     scaler: torch.amp.GradScaler,
 ) -> None:
-    """Overwrite module, optimizers and scaler. Raises ``UsageError`` where names differ."""
+    """Overwrite module, optimizers and scaler by copies of ``state``, which stays as it is.
+
+    Raises ``UsageError`` where names differ.
+    """
     try:
         module.load_state_dict(state.model)
     except RuntimeError as error:
@@ -63,6 +67,7 @@ def load(
             k.removeprefix(prefix): v for k, v in state.optimizer.items() if k.startswith(prefix)
         }
         _load_optimizer(optimizer, _names(module), held, described)
+        _settle(optimizer, _names(module), held, state.model)
     if scaler.is_enabled() and state.scaler:
         scaler.load_state_dict(state.scaler)
 
@@ -110,12 +115,35 @@ def _load_optimizer(
         name, _, slot = key.rpartition("/")
         slots.setdefault(index[name], {})[slot] = value
     for name, numbers in described["numbers"].items():
-        slots.setdefault(index[name], {}).update(numbers)
+        slots.setdefault(index[name], {}).update(deepcopy(numbers))
     groups = [
         {**group, "params": [index[name] for name in group["params"]]}
         for group in described["groups"]
     ]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+
+def _settle(
+    optimizer: Optimizer,
+    names: dict[Tensor, str],
+    held: dict[str, Tensor],
+    model: dict[str, Tensor],
+) -> None:
+    """Make loaded slots the optimizer's own, and of the dtype that they were saved in.
+
+    torch adopts tensors as they are given, and casts them to the parameter's dtype. That is right
+    for what had the parameter's dtype when it was saved, and loses bits of all else. ("step" torch
+    leaves alone, or makes what a fused update wants.)
+    """
+    for parameter, slots in optimizer.state.items():
+        name = names[parameter]
+        for slot in [slot for slot in slots if f"{name}/{slot}" in held]:
+            saved, loaded = held[f"{name}/{slot}"], slots[slot]
+            apart = name in model and saved.dtype != model[name].dtype
+            if apart and slot != "step":
+                slots[slot] = saved.to(loaded.device, copy=True)
+            elif loaded is saved:
+                slots[slot] = saved.clone()
 
 
 def _name(parameter: Tensor, names: dict[Tensor, str]) -> str:

@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from parallel import DDP, Objective, Outcome, Settings, Share, Single, UsageError, World
 
@@ -82,6 +82,71 @@ def test_a_state_goes_on_in_a_fresh_engine_bit_for_bit(alone, optimizers, precis
     assert_same(fresh.state(), held)
     steps(fresh, 3)
     assert_same(fresh.state(), engine.state())
+
+
+@pytest.mark.parametrize("optimizers", [momentum, adamw, two])
+def test_training_on_leaves_a_loaded_state_as_it_was(alone, optimizers):
+    engine = start(alone, optimizers)
+    steps(engine, 2)
+    held = engine.state()  # references: the first engine's own tensors
+    before = deepcopy(held)
+    fresh = start(alone, optimizers, seed=1)
+    fresh.load(held)
+    steps(fresh, 3)
+    assert_same(held, before)
+    assert_same(engine.state(), before)
+
+
+class Precise(Optimizer):
+    """Sums of gradients in float32, and counts of large ones, whatever the parameters' dtype."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            if parameter.grad is not None:
+                slots = self.state[parameter]
+                zeros = torch.zeros_like(parameter, dtype=torch.float32)
+                total = slots.setdefault("total", zeros)
+                slots.setdefault("large", zeros.to(torch.int64)).add_(parameter.grad.abs() > 0.01)
+                total.mul_(0.9).add_(parameter.grad.float() / 3)
+                parameter.sub_((0.1 * total).to(parameter.dtype))
+                slots.setdefault("seen", []).append(1)
+
+
+def precise(module):
+    return [Precise(module.parameters())]
+
+
+def low():
+    return Net().bfloat16()
+
+
+def test_slots_of_another_dtype_than_the_parameters_go_on_exactly(alone):
+    engine = start(alone, precise, model=low)
+    steps(engine, 3, X.bfloat16())
+    held = deepcopy(engine.state())
+    assert held.optimizer["0/first.bias/total"].dtype == torch.float32
+    fresh = start(alone, precise, seed=1, model=low)
+    fresh.load(held)
+    assert_same(fresh.state(), held)
+    steps(engine, 3, X.bfloat16())
+    steps(fresh, 3, X.bfloat16())
+    assert_same(fresh.state(), engine.state())
+    assert held.groups[0]["numbers"]["first.bias"]["seen"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("optimizers", [momentum, adamw])
+def test_slots_of_the_parameters_own_dtype_follow_it_into_another_precision(alone, optimizers):
+    engine = start(alone, optimizers)
+    steps(engine, 2)
+    wide = start(alone, optimizers, precision="float64")
+    wide.load(deepcopy(engine.state()))
+    for key, value in wide.state().optimizer.items():
+        assert value.dtype == (torch.float32 if key.endswith("/step") else torch.float64)
+    steps(wide, 1, X.double())
 
 
 def test_learning_rates_of_groups_are_part_of_the_state(alone):

@@ -2,82 +2,162 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.data import IterableDataset
 
-from launch import __version__
-from launch.config import Config, to_dict, to_yaml
+from launch.best import Best
+from launch.checkpoint import Writer
+from launch.config import Config
+from launch.control import Control
 from launch.data import EvaluationBatches, Transfer, derive, loader, seed_all
 from launch.data.fetch import Collate
 from launch.data.loader import Shares
 from launch.data.workers import WorkerSettings
-from launch.early import EarlyStopping
 from launch.evaluation import Evaluator
-from launch.events import Listener, Notice, Picture, RunStarted, Scalar
-from launch.loop import Limits, Position, Training
+from launch.events import Listener, Notice
+from launch.hooks import after_step
+from launch.loop import Limits, Training
 from launch.meter import Meter
 from launch.objective import objective
 from launch.optimizers import optimizer_maker
 from launch.prepare import Datasets, Length, Prepared, prepare_data
 from launch.reporting import Reporter
-from launch.schedule import make_schedule
-from launch.task import StepContext, Task
+from launch.resume import Built, Choice, Resumed, capture, load, restore
+from launch.saving import Checkpoints
+from launch.schedule import Schedule, make_schedule
+from launch.started import started
+from launch.task import Task
+from launch.weights import init_from
 from parallel import Engine, Settings, UsageError, World, use_deterministic_algorithms
 
 
-def assemble(prepared: Prepared, world: World, tell: Listener) -> Training:
-    """Return a run that is ready for its first step, and tell that it starts. Collective."""
-    config, task, train = prepared.config, prepared.task, prepared.config.train
-    if train.deterministic:
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run meets: its processes, who listens, what it goes on from, who writes.
+
+    writer: rank 0's, None on the others.
+    """
+
+    world: World
+    tell: Listener
+    control: Control
+    choice: Choice
+    writer: Writer | None
+
+
+def assemble(prepared: Prepared, around: Surroundings) -> Training:
+    """Return a run that is ready for its next step, and tell that it starts. Collective."""
+    config, world, tell = prepared.config, around.world, around.tell
+    if config.train.deterministic:
         use_deterministic_algorithms()
     datasets = prepare_data(prepared, world)
     length = Length.of(config, datasets["train"])
-    engine = _engine(prepared, world)
-    tell(_started(prepared, world, engine, length))
-    for text in (*prepared.notes, *engine.notices):
+    engine, initial = _engine(prepared, around)
+    schedule = make_schedule(
+        config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
+    )
+    training = _training(prepared, around, datasets, engine, schedule)
+    run = Resumed(
+        training=training,
+        task=prepared.task,
+        config=config,
+        world=world,
+        replica=_replica(prepared, world),
+        built=Built(engine.optimizers, schedule),
+        samples=_samples(datasets),
+        shards=_shards(prepared, datasets),
+    )
+    training.checkpoints.capture = partial(capture, run)
+    saved = load(around.choice, world)
+    notes = restore(run, saved) if saved is not None else []
+    tell(started(prepared, world, engine, length, training.at.step))
+    for text in (*prepared.notes, *engine.notices, *initial, *around.choice.notes, *notes):
         tell(Notice(text))
-    meter = Meter(world, engine.phases)
+    if config.fault.kind is not None:
+        from launch.fault import inject
+
+        inject(training, config.fault, prepared.folder, world)
+    return training
+
+
+def _training(
+    prepared: Prepared,
+    around: Surroundings,
+    datasets: Datasets,
+    engine: Engine,
+    schedule: Schedule,
+) -> Training:
+    config, world, tell, control = prepared.config, around.world, around.tell, around.control
+    train, evaluate, early = config.train, config.evaluate, config.early_stop
+    splits = _splits(prepared, datasets, world)
     return Training(
         engine=engine,
         shares=_shares(prepared, datasets, world),
-        schedule=make_schedule(
-            config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
-        ),
+        schedule=schedule,
         evaluator=Evaluator(
-            engine,
-            world,
-            _splits(prepared, datasets, world),
-            tell,
-            config.evaluate.every_epochs,
-            config.evaluate.every_steps,
+            engine, world, splits, tell, control, evaluate.every_epochs, evaluate.every_steps
         ),
         reporter=Reporter(
-            meter, tell, config.log.every_steps, train.max_minutes, train.max_skipped
+            Meter(world, engine.phases), tell, control, config.log.every_steps, train.max_skipped
         ),
-        limits=Limits(train.epochs, train.max_steps),
-        early=EarlyStopping(config.early_stop, world) if config.early_stop else None,
-        after_step=_after_step(task, engine.module, world, tell),
+        checkpoints=_checkpoints(config, around),
+        control=control,
+        limits=Limits(train.epochs, train.max_steps, early.patience if early else None),
+        early=Best(early.metric, early.mode, "early_stop") if early else None,
+        after_step=after_step(prepared.task, engine.module, world, tell),
     )
 
 
-def _engine(prepared: Prepared, world: World) -> Engine:
-    """Return the strategy at work on a model that starts alike on every rank."""
-    config, task = prepared.config, prepared.task
+def _checkpoints(config: Config, around: Surroundings) -> Checkpoints:
+    settings = config.checkpoint
+    best = settings.best
+    return Checkpoints(
+        around.world,
+        around.control,
+        around.tell,
+        around.writer,
+        every_epochs=settings.every_epochs,
+        every_steps=settings.every_steps,
+        best=Best(best.metric, best.mode, "checkpoint.best") if best else None,
+        goes_on=settings.on_error == "go_on",
+    )
+
+
+def _samples(datasets: Datasets) -> int | None:
+    train = datasets["train"]
+    if isinstance(train, IterableDataset):
+        return None
+    return len(train)  # type: ignore[arg-type]  # a map-style dataset has a length
+
+
+def _shards(prepared: Prepared, datasets: Datasets) -> int | None:
+    train = datasets["train"]
+    if not isinstance(train, IterableDataset) or not hasattr(train, "shard"):
+        return None
+    return prepared.replicas * max(1, prepared.config.data.workers)
+
+
+def _engine(prepared: Prepared, around: Surroundings) -> tuple[Engine, list[str]]:
+    """Return the strategy at work on a model that starts alike on every rank, and notices."""
+    config, task, world = prepared.config, prepared.task, around.world
     seed_all(config.seed)
     model = task.model()
     if not isinstance(model, nn.Module):
         raise UsageError(f"the task's model() returned a {type(model).__name__}, wanted a Module")
+    weights, notices = config.checkpoint.init_from, []
+    if weights is not None and around.choice.path is None:  # a resumed run has its own
+        notices = init_from(Path(weights), model, config.checkpoint.init_strict)
     train = config.train
     settings = Settings(train.precision, train.clip_norm, train.compile)
     make = optimizer_maker(task, config.optimizer)
     engine = prepared.strategy.engine(model, make, objective(task), settings, world)
     seed_all(derive(config.seed, "replica", _replica(prepared, world)))
-    return engine
+    return engine, notices
 
 
 def _replica(prepared: Prepared, world: World) -> int:
@@ -133,57 +213,3 @@ def _splits(
         for split, dataset in datasets.items()
         if split != "train"
     }
-
-
-def _after_step(
-    task: Task, module: nn.Module, world: World, tell: Listener
-) -> Callable[[Position], None] | None:
-    """Return what calls the task's own ``after_step``; None where it has none."""
-    if type(task).after_step is Task.after_step:
-        return None
-
-    def call(at: Position) -> None:
-        def scalar(name: str, value: float) -> None:
-            tell(Scalar(at.step, name, float(value)))
-
-        def picture(name: str, pixels: Tensor) -> None:
-            if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
-                raise UsageError(
-                    f"the picture {name!r} has shape {list(pixels.shape)}, wanted [3, height, "
-                    "width] or [1, height, width]"
-                )
-            tell(Picture(at.step, name, pixels.detach().cpu()))
-
-        task.after_step(StepContext(at.step, at.epoch, module, world.is_main, scalar, picture))
-
-    return call
-
-
-def _started(prepared: Prepared, world: World, engine: Engine, length: Length) -> RunStarted:
-    config, train = prepared.config, prepared.config.train
-    sizes = [
-        len(range(replica, train.global_batch_size, prepared.replicas))
-        for replica in range(prepared.replicas)
-    ]
-    return RunStarted(
-        folder=Path(prepared.folder),
-        config=to_dict(config),
-        config_text=to_yaml(config),
-        strategy=type(prepared.strategy).__name__.lower(),
-        world_size=world.size,
-        device=world.device.type,
-        backend=world.backend,
-        parameters=sum(p.numel() for p in engine.module.parameters()),
-        global_batch_size=train.global_batch_size,
-        batch_sizes=(min(sizes), max(sizes)),
-        accumulate=train.accumulate,
-        precision=train.precision,
-        steps=length.steps,
-        epochs=train.epochs,
-        start_step=0,
-        versions=_versions(),
-    )
-
-
-def _versions() -> dict[str, Any]:
-    return {"python": platform.python_version(), "torch": torch.__version__, "launch": __version__}

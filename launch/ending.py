@@ -6,13 +6,16 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from launch.failures import Failure, describe
-from parallel import World, peer_left
+from launch.processes import Owner
+from parallel import Place, World, peer_left
 
+STOPPED = 75  # EX_TEMPFAIL of sysexits(3)
 LINGER_S = 5.0  # the launcher ends the others once the first has left; it must see that one first
 log = logging.getLogger("launch")
 
@@ -29,19 +32,20 @@ class RunFailedError(Exception):
         self.code = 2 if failure.is_usage else 1
 
 
-def settle(error: Exception, world: World, step: int) -> RunFailedError:
+def settle(error: BaseException, world: World, step: int, peers: Sequence[Owner]) -> RunFailedError:
     """Agree on which rank failed first: it will say so on the screen, the others nothing."""
-    mine = describe(error, world.rank, step)
-    busy = world.announced() if "imed out" in mine.message else ""
-    if busy:
-        mine = replace(mine, advice=f"{busy}: if that may take longer, raise launch.timeout_s")
+    mine, notes = describe(error, world.rank, step), world.notes
     log.info("rank %d failed after step %d", world.rank, step, exc_info=error)
+    if "imed out" in mine.message:
+        hung = notes.reported_hang()
+        if hung:  # the rank that hangs has left word, and speaks once it sees this
+            return RunFailedError(Failure.from_json(notes.report_failure(hung)), is_first=False)
+        busy = notes.announced()
+        if busy:
+            mine = replace(mine, advice=f"{busy}: if that may take longer, raise launch.timeout_s")
     if peer_left(error):
-        said = world.first_failure(wait_s=2.0)
-        failure = Failure.from_json(said) if said else _silent_peer(mine)
-        speaks = said is None and world.is_main
-        return RunFailedError(failure, False, failure.text(world.size) if speaks else "")
-    first = Failure.from_json(world.report_failure(mine.to_json()))
+        return _after_a_peer(mine, world, peers)
+    first = Failure.from_json(notes.report_failure(mine.to_json()))
     if first != mine:
         return RunFailedError(first, is_first=False)
     words = mine.text(world.size)
@@ -52,26 +56,47 @@ def settle(error: Exception, world: World, step: int) -> RunFailedError:
     return RunFailedError(mine, True, words)
 
 
+def _after_a_peer(mine: Failure, world: World, peers: Sequence[Owner]) -> RunFailedError:
+    """Return the end of a rank that only met another's: in the words which that one left, if any.
+
+    Where it left none, the first of those that remain speaks for all.
+    """
+    said = world.notes.first_failure(wait_s=2.0)
+    if said:
+        return RunFailedError(Failure.from_json(said), is_first=False)
+    host = peers[world.rank].host
+    gone = [r for r, peer in enumerate(peers) if peer.host == host and not peer.is_alive()]
+    failure = Failure(
+        rank=gone[0] if gone else -1,
+        kind=f"rank {gone[0]} left without a word" if gone else "another rank left without a word",
+        message="killed from outside, out of memory, or ended by os._exit",
+        at=mine.at,
+        advice="the launcher's table and the files in ranks/ say more",
+        step=mine.step,
+    )
+    speaks = world.rank == min(set(range(world.size)) - set(gone))
+    return RunFailedError(failure, False, failure.text(world.size) if speaks else "")
+
+
+def stopped_code(place: Place) -> int:
+    """Return the exit code of a run that was stopped and can go on: 75, "call me again".
+
+    torchrun makes 1 of all but 0, as if the run had failed; status.json tells there.
+    """
+    return STOPPED if place.agent or place.launcher != "torchrun" else 0
+
+
 def say_and_linger(error: RunFailedError, world: World) -> None:
     """Leave in the right order: the first to fail goes first, once rank 0 has written it down."""
     if world.is_main:  # its files are closed by now, and its lock is gone
-        world.acknowledge_failure()
+        world.notes.acknowledge_failure()
     elif error.is_first:
-        world.await_acknowledgement(wait_s=3.0)
+        world.notes.await_acknowledgement(wait_s=3.0)
     if error.words:  # a rank's own sys.stderr may go to its file
         stream = sys.__stderr__ or sys.stderr
         stream.write(error.words + "\n")
         stream.flush()
     if not error.is_first and world.launcher == "torchrun":
         time.sleep(LINGER_S)
-
-
-def _silent_peer(mine: Failure) -> Failure:
-    return Failure(
-        rank=-1,
-        kind="another rank left without a word",
-        message="killed from outside, out of memory, or ended by sys.exit",
-        at=mine.at,
-        advice="the launcher's table and the files in ranks/ say which",
-        step=mine.step,
-    )
+    elif world.is_main and world.size > 1:
+        time.sleep(0.3)  # the store lives here, and the others still read in it

@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from launch.control import Control
 from launch.data import EvaluationBatches
 from launch.events import EvaluationDone, Listener
 from parallel import Batch, Engine, Outcome, World, sums
@@ -22,6 +23,7 @@ class Evaluator:
     world: World
     splits: Mapping[str, EvaluationBatches]
     tell: Listener
+    control: Control
     every_epochs: int | None = 1
     every_steps: int | None = None
 
@@ -35,11 +37,14 @@ class Evaluator:
         return every is not None and count % every == 0
 
     def judge(self, step: int, epoch: int) -> dict[str, float]:
-        """Return "split/metric" -> value, alike on all ranks. Collective."""
+        """Return "split/metric" -> value, alike on all ranks. Collective.
+
+        Raises ``StoppedError`` on all ranks where one of them was told to stop meanwhile.
+        """
         found: dict[str, float] = {}
         for split, batches in self.splits.items():
             start = perf_counter()
-            counted = _Counted(batches)
+            counted = _Counted(batches, self.control, self.world)
             outcomes = self.engine.evaluate(counted)
             metrics, samples = combine(outcomes, counted.samples, self.world)
             seconds = perf_counter() - start
@@ -48,19 +53,47 @@ class Evaluator:
         return found
 
 
+MEET_EVERY_S = 1.0
 NOTHING = (0.0, 0.0)  # what a batch says of a metric that it does not have
 
 
-class _Counted:
-    """Batches, counting the samples that went by."""
+class StoppedError(Exception):
+    """An evaluation was left, as agreed by all ranks."""
 
-    def __init__(self, batches: EvaluationBatches) -> None:
-        self.batches, self.samples = batches, 0
+
+class _Counted:
+    """Batches, counting the samples that went by, whose ranks meet about once a second.
+
+    A rank that has no batch left goes on meeting the others until none has.
+    """
+
+    def __init__(self, batches: EvaluationBatches, control: Control, world: World) -> None:
+        self.batches, self.control, self.world = batches, control, world
+        self.samples = 0
 
     def __iter__(self) -> Iterator[tuple[Batch, int]]:
-        for batch, count in self.batches:
+        start, due = perf_counter(), 1
+        for done, (batch, count) in enumerate(self.batches):
+            if done == due:
+                _, due = self._meet(done, perf_counter() - start, over=False)
             self.samples += count
             yield batch, count
+            self.control.tick()
+        over = self.world.size == 1
+        while not over:
+            over, _ = self._meet(due, perf_counter() - start, over=True)
+
+    def _meet(self, done: int, seconds: float, *, over: bool) -> tuple[bool, int]:
+        """Return whether all ranks are through, and after how many batches to meet next."""
+        ahead = max(1, int(done * MEET_EVERY_S / max(seconds, 1e-6)))
+        mine = {**self.control.wishes(), "over": float(over), "next": float(done + ahead)}
+        row = torch.tensor(list(mine.values()), dtype=torch.float64, device=self.world.device)
+        rows = [dict(zip(mine, r, strict=True)) for r in self.world.gather(row).tolist()]
+        self.control.agree(rows)
+        if self.control.ending is not None and self.control.ending.state == "stopped":
+            raise StoppedError
+        busy = [row["next"] for row in rows if not row["over"]]
+        return not busy, int(min(busy, default=0))
 
 
 def combine(

@@ -74,7 +74,8 @@ class CheckpointSaved:
     step: int
     epoch: int  # whole epochs done
     path: Path
-    seconds: float
+    seconds: float  # until it was whole
+    stalled_s: float = 0.0  # of these, what training waited
 
 
 @dataclass(frozen=True)

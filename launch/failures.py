@@ -94,10 +94,12 @@ def describe(error: BaseException, rank: int, step: int) -> Failure:
     if worker:
         tail = message.strip().splitlines()[-1]
         kind, message = worker[1], f"{tail.partition(': ')[2] or tail} (in {worker[2]})"
-        at = _innermost(re.findall(r'File "(.+)", line (\d+), in (\S+)', str(error))) or at
+        at = innermost(re.findall(r'File "(.+)", line (\d+), in (\S+)', str(error))) or at
     advice = next((text for pattern, text in ADVICE if re.search(pattern, str(error))), "")
     if isinstance(error, torch.OutOfMemoryError) and not advice:
         advice = ADVICE[1][1]
+    if isinstance(error, SystemExit):
+        message = f"the task called sys.exit({error.code!r}), which ends the run on all ranks"
     usage = isinstance(error, UsageError)
     plain = usage or isinstance(error, TrainingError | DisagreementError)
     return Failure(rank, kind, message, at, advice, step, usage, plain)
@@ -106,10 +108,11 @@ def describe(error: BaseException, rank: int, step: int) -> Failure:
 def location(error: BaseException) -> str:
     """Return "file:line, in function" of the user's own innermost frame, else of any."""
     frames = traceback.extract_tb(error.__traceback__)
-    return _innermost([(f.filename, str(f.lineno), f.name) for f in frames]) or "an unknown place"
+    return innermost([(f.filename, str(f.lineno), f.name) for f in frames]) or "an unknown place"
 
 
-def _innermost(frames: list[tuple[str, str, str]]) -> str:
+def innermost(frames: list[tuple[str, str, str]]) -> str:
+    """Return the same of (file, line, function) triples; nothing without any."""
     installed = tuple({get_paths()[name] for name in ("purelib", "platlib", "stdlib")})
     ours = str(Path(__file__).parents[1])
     packages = (str(Path(ours, "launch")), str(Path(ours, "parallel")))

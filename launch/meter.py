@@ -99,8 +99,13 @@ class Meter:
             self.totals[name] = (before[0] + float(value), before[1] + float(weight))
         self.outcomes = []
 
-    def meet_later(self, stop: float, next_check: float) -> Callable[[], Meeting]:
-        """Start telling every rank's numbers since the last ``forget``. Collective.
+    @property
+    def has_news(self) -> bool:
+        """Whether there was a step since the last ``forget``."""
+        return bool(self.outcomes or self.totals)
+
+    def meet_later(self, **also: float) -> Callable[[], Meeting]:
+        """Start telling every rank's numbers since the last ``forget``, and ``also``. Collective.
 
         What is returned waits for the others; it is no collective itself.
         """
@@ -117,8 +122,7 @@ class Meter:
             "in_a_row": float(self.in_a_row),
             "grad_norm": float(self.grad_norm),
             "peak_gib": peak_gib(self.world.device),
-            "stop": stop,
-            "next_check": next_check,
+            **also,
             **self.phases.seconds(),
         }
         for name in ("loss", *self._names):

@@ -17,7 +17,6 @@ from launch.config import (
     build,
     build_strategy,
     build_task,
-    to_dict,
 )
 from launch.data import (
     GlobalBatchSampler,
@@ -26,7 +25,6 @@ from launch.data import (
     compare_datasets,
     seed_all,
 )
-from launch.folder import Found, inspect
 from launch.optimizers import refuse_closures
 from launch.schedule import check_schedule, make_schedule
 from launch.task import Task
@@ -137,31 +135,14 @@ def _prepare_once(task: Task, world: World) -> None:
     """Call the task's ``prepare`` on each node's first process. Collective."""
     error: Exception | None = None
     if not world.local_rank:
-        world.announce("is in the task's prepare()")
+        world.notes.announce("is in the task's prepare()")
         try:
             task.prepare()
         except Exception as met:
             error = met
-        world.announce("")
+        world.notes.announce("")
     failed = [why for why in world.gather_objects(repr(error) if error else "") if why]
     if error is not None:
         raise error
     if failed:
         raise PeerLeftError(f"the task's prepare() failed: {failed[0]}")
-
-
-def find_earlier(prepared: Prepared) -> Found:
-    """Return what an earlier run left in the folder. Raises ``UsageError`` if it is in the way."""
-    found = inspect(prepared.folder, to_dict(prepared.config))
-    if found.state != "completed":
-        return found
-    train = prepared.config.train
-    asked = {"epochs": train.epochs, "max_steps": train.max_steps, "max_minutes": train.max_minutes}
-    other = [key for key, value in asked.items() if found.limits.get(key) != value]
-    if other and found.reason != "early_stop":
-        differences = ", ".join(f"train.{k}={asked[k]} (was {found.limits.get(k)})" for k in other)
-        raise ConfigError(
-            f"{prepared.folder} holds a completed run of {found.step} steps, and this one asks for "
-            f"{differences}; train anew under another name: name={prepared.config.name}-2"
-        )
-    return found

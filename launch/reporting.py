@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 
+from launch.control import Control
 from launch.events import Listener, Progress
 from launch.failures import TrainingError
 from launch.meter import Meeting, Meter
@@ -40,12 +40,10 @@ class Reporter:
 
     meter: Meter
     tell: Listener
+    control: Control
     every_steps: int
-    max_minutes: float | None
     max_skipped: int
-    time_is_up: bool = False  # alike on all ranks, as of the last meeting
-    _started: float = 0.0
-    _next_check: int = 1
+    _next_check: int = 0
     _reported: int = 0
     _epoch: int = 0  # of the last step
     _at_once: bool = True  # alike on all ranks too: when a meeting ends decides when to stop
@@ -53,11 +51,13 @@ class Reporter:
 
     def start(self) -> None:
         """Start the clocks, just before the first step."""
-        self._started = monotonic()
+        self.control.start()
+        self.control.meet(self.meter.world)  # a rank may have been told to stop by now
         self.meter.resume_clock()
 
     def step_done(self, result: StepResult, total: int, step: int, epoch: int, lr: Lr) -> None:
         """Take in a step; meet where that is due. Collective."""
+        self.control.tick()
         self.settle()
         self._epoch = epoch
         self.meter.add(result, total)
@@ -73,9 +73,12 @@ class Reporter:
     def finish(self, step: int, lr: Lr) -> None:
         """Report what has not been reported yet. Collective."""
         self.settle()
-        if self._reported < step:
+        if self._reported < step and self.meter.has_news:
             self._report(step, self._epoch, lr)
         self.settle()
+
+    def require_progress(self, step: int) -> None:
+        """Raise ``TrainingError`` where ``step`` steps have changed nothing."""
         if step and int(self.meter.in_a_row) >= step:
             raise TrainingError(f"not one of {step} steps had finite gradients: {ADVICE}")
 
@@ -86,7 +89,7 @@ class Reporter:
         pending, self._pending = self._pending, None
         met = pending.wait()
         first = met.rows[0]
-        self.time_is_up = bool(first["stop"])
+        self.control.agree(met.rows)
         self._next_check = int(first["next_check"])
         self._at_once = first["seconds"] > SHORT_S * first["steps"]
         if pending.lr is not None:
@@ -100,11 +103,10 @@ class Reporter:
         self.meter.forget()
 
     def _begin(self, step: int, epoch: int, lr: float | None) -> None:
-        up = self.max_minutes is not None and monotonic() - self._started > self.max_minutes * 60
         meter = self.meter
         pace = meter.seconds / meter.steps if meter.steps else CHECK_S
         ahead = max(1, int(CHECK_S / max(pace, 1e-6)))
-        wait = meter.meet_later(stop=float(up), next_check=float(step + ahead))
+        wait = meter.meet_later(**self.control.wishes(), next_check=float(step + ahead))
         self._pending = _Pending(wait, step, epoch, lr)
 
 

@@ -6,137 +6,165 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 
-from launch.assemble import assemble
-from launch.checkpoint import CheckpointError, write
-from launch.config import Config, to_yaml
-from launch.ending import RunFailedError, say_and_linger, settle
-from launch.events import CheckpointSaved, Event, Listener, RunEnded
-from launch.failures import TrainingError
-from launch.folder import Found, OpenFolder, open_folder
-from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
+from launch.assemble import Surroundings, assemble
+from launch.attached import listen, writer
+from launch.config import Config, to_dict, to_yaml
+from launch.control import FILE, REASONS, Control, Ending
+from launch.ending import RunFailedError, say_and_linger, settle, stopped_code
+from launch.events import RunEnded
+from launch.failures import Failure, TrainingError
+from launch.folder import Found, OpenFolder, RunFolder, inspect, open_folder
 from launch.loop import Training
-from launch.prepare import Prepared, find_earlier, prepare
+from launch.prepare import Prepared, prepare
+from launch.processes import Owner
 from launch.ranklog import rank_log
-from parallel import Place, World, join
+from launch.resume import Choice, choose, is_complete
+from launch.signals import Signals
+from launch.watch import Hang, Launcher, StartUp
+from parallel import Place, UsageError, World, join
 
 
-def run(config: Config, place: Place, notes: Sequence[str] = ()) -> int:
-    """Train as ``config`` says and return the exit code. Collective."""
-    prepared = prepare(config, place, notes)
+def run(
+    config: Config, place: Place, notes: Sequence[str] = (), max_minutes: float | None = None
+) -> int:
+    """Train as ``config`` says and return the exit code. Collective.
+
+    max_minutes: after which this process saves and stops, to be started again.
+    """
+    signals = Signals()
+    control = _control(config, place, signals, max_minutes)
+    stopped = stopped_code(place)
     world: World | None = None
     try:
         with ExitStack() as stack:
-            found, folder = Found("new"), None
-            if not place.rank:  # the folder is rank 0's to judge and to hold
-                found = find_earlier(prepared)
-                if found.state != "completed":
-                    folder = stack.enter_context(open_folder(prepared.folder, to_yaml(config)))
+            stack.enter_context(signals.heard())
+            start_up = StartUp(signals, stopped)
+            signals.every_second(start_up.check)
+            prepared = prepare(config, place, notes)
+            found, folder = _open(prepared, place, stack)
             launch = config.launch
             world = stack.enter_context(
                 join(device=launch.device, backend=launch.backend, timeout_s=launch.timeout_s)
             )
-            if world.share(found.state) == "completed":
+            start_up.is_over = True
+            choice = _choose(prepared, found, folder, world)
+            if choice is None:
                 return _already_complete(prepared, found, world)
             stack.enter_context(rank_log(prepared.folder / "ranks", world))
-            _train(prepared, world, _listen(config, folder, stack))
+            control.stop_file = folder.stop if folder else None
+            tell, saves = listen(config, folder, stack), writer(config, folder, stack)
+            around = Surroundings(world, tell, control, choice, saves)
+            ending = _Run(prepared, around).train(stack)
+            return 0 if ending.state == "completed" else stopped
     except RunFailedError as error:
         if world is not None:
             say_and_linger(error, world)
         raise
-    return 0
 
 
-def _listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Listener:
-    """Attach the listeners on rank 0, the only one with the folder; closed with ``stack``."""
-    if folder is None:
-        return _deaf
-    listeners = fan_out(
-        Records(folder.path),
-        Status(folder.path),
-        TensorBoard(folder.path),
-        Heartbeat(folder.touch_lock),
-        Console(config.log.progress),
+def _control(config: Config, place: Place, signals: Signals, max_minutes: float | None) -> Control:
+    limit, save = config.train.max_minutes, config.checkpoint.every_minutes
+    control = Control(
+        signals,
+        limit_s=limit * 60 if limit is not None else None,
+        budget_s=max_minutes * 60 if max_minutes is not None else None,
+        save_every_s=save * 60 if save is not None else None,
     )
+    if place.launcher == "torchrun":  # it runs as long as we do; a shell need not
+        signals.every_second(Launcher(control).check)
+    return control
 
-    def tell(event: Event) -> None:
+
+def _open(prepared: Prepared, place: Place, stack: ExitStack) -> tuple[Found, OpenFolder | None]:
+    """Take the folder on rank 0, whose it is to judge and hold; none where all is done."""
+    config = prepared.config
+    if place.rank:
+        return Found("new"), None
+    found = inspect(prepared.folder, to_dict(config))
+    if is_complete(found, config):
+        return found, None
+    folder = stack.enter_context(open_folder(prepared.folder, job=place.job))
+    return inspect(prepared.folder, to_dict(config)), folder  # as whoever held it left it
+
+
+def _choose(
+    prepared: Prepared, found: Found, folder: OpenFolder | None, world: World
+) -> Choice | None:
+    """Return what to go on from, as rank 0 found it; None where all is done. Collective.
+
+    Only now, because reading large checkpoints takes longer than ranks wait to be met.
+    """
+    choice, problem, config = None, "", prepared.config
+    if folder is not None:
+        world.notes.announce("reads the checkpoints")
         try:
-            listeners(event)
-        except OSError as error:
-            raise TrainingError(
-                f"cannot write to the run folder {error.filename or folder.path}: "
-                f"{error.strerror or error}; make room, or train anew: runs=FOLDER"
-            ) from None
-
-    def close() -> None:
-        with suppress(OSError):  # what could be written has been flushed with the last event
-            listeners.close()
-
-    stack.callback(close)
-    return tell
-
-
-def _deaf(event: Event) -> None:
-    """Hear nothing: what happens is told on rank 0."""
-
-
-def _train(prepared: Prepared, world: World, tell: Listener) -> None:
-    start = time.monotonic()
-    training: Training | None = None
-
-    def end(state: str, reason: str, rank: int | None = None) -> None:
-        at = training.at if training else None
-        metrics = training.metrics if training else {}
-        seconds = time.monotonic() - start
-        step, epoch = (at.step, at.epoch) if at else (0, 0)
-        tell(RunEnded(state, step, epoch, reason, rank, metrics, seconds))
-
-    try:
-        training = assemble(prepared, world, tell)
-        start = time.monotonic()
-        reason = training.fit()
-        _save(prepared, training, world, tell)
-        end("completed", reason)
-    except KeyboardInterrupt:
-        end("stopped", "interrupted from the keyboard")
-        raise
-    except Exception as error:
-        failed = settle(error, world, training.at.step if training else 0)
-        with suppress(TrainingError):  # a full disk was the failure, or is no news any more
-            end("failed", failed.failure.reason, failed.failure.rank)
-        raise failed from error
-
-
-def _save(prepared: Prepared, training: Training, world: World, tell: Listener) -> None:
-    """Write the final checkpoint on rank 0; whether that worked is known to all. Collective."""
-    start = time.monotonic()
-    held, at, config = training.engine.state(), training.at, prepared.config
-    problem = None
-    if world.is_main:
-        state = {
-            "step": at.step,
-            "epoch": at.epoch,
-            "batch": at.batch,
-            "task": config.task,
-            "seed": config.seed,
-            "global_batch_size": config.train.global_batch_size,
-            "drop_last": config.data.drop_last,
-            "world_size": world.size,
-            "metrics": training.metrics,
-            "optimizers": held.groups,
-            "scaler": held.scaler,
-        }
-        folder = prepared.folder / "checkpoints"
-        world.announce("writes the checkpoint")
-        try:
-            path = write(folder, at.step, held.model, held.optimizer, state)
-            tell(CheckpointSaved(at.step, at.epoch, path, time.monotonic() - start))
-        except CheckpointError as error:
+            choice = choose(folder.checkpoints, found, config)
+            folder.write_config(to_yaml(config))
+        except UsageError as error:
             problem = str(error)
-        world.announce("")
-    problem = world.share(problem)
-    if problem is not None:
-        raise CheckpointError(problem)
+        world.notes.announce("")
+    choice, problem = world.share((choice, problem))
+    if problem:
+        failure = Failure(0, "CheckpointError", problem, "", is_usage=True)
+        raise RunFailedError(failure, world.is_main, problem if world.is_main else "")
+    return choice
+
+
+@dataclass
+class _Run:
+    """Training from its first event to its last."""
+
+    prepared: Prepared
+    around: Surroundings
+    training: Training | None = None
+    start: float = field(default_factory=time.monotonic)
+
+    def train(self, stack: ExitStack) -> Ending:
+        """Train and return how that ended. Collective."""
+        world = self.around.world
+        peers = world.gather_objects(Owner.here())
+        try:
+            self.training = assemble(self.prepared, self.around)
+            self.start = time.monotonic()
+            self._watch_over(stack)
+            ending = self.training.fit()
+            if world.is_main and ending.reason == REASONS[FILE]:
+                RunFolder(self.prepared.folder).stop.unlink(missing_ok=True)
+            self._end(ending.state, ending.reason)
+            world.barrier()  # who leaves first may have a launcher that ends the others
+            return ending
+        except BaseException as error:  # sys.exit in a task, too, would leave the others alone
+            failed = settle(error, world, self._step(), peers)
+            self._fail(failed.failure)
+            raise failed from error
+
+    def _watch_over(self, stack: ExitStack) -> None:
+        """Look for a main thread that hangs, in a world of several."""
+        world, timeout_s = self.around.world, self.prepared.config.launch.timeout_s
+        if world.size == 1:
+            return
+        stacks = RunFolder(self.prepared.folder).ranks / f"rank-{world.rank}.log"
+        hang = Hang(world, timeout_s, stacks, self._step, self._fail)
+        self.around.control.tick = hang.tick
+        signals = self.around.control.signals
+        signals.every_second(hang.check)
+        stack.callback(signals.no_more, hang.check)
+
+    def _step(self) -> int:
+        return self.training.at.step if self.training else 0
+
+    def _fail(self, failure: Failure) -> None:
+        with suppress(TrainingError):  # a full disk was the failure, or is no news any more
+            self._end("failed", failure.reason, failure.rank)
+
+    def _end(self, state: str, reason: str, rank: int | None = None) -> None:
+        at = self.training.at if self.training else None
+        metrics = self.training.metrics if self.training else {}
+        step, epoch = (at.step, at.epoch) if at else (0, 0)
+        seconds = time.monotonic() - self.start
+        self.around.tell(RunEnded(state, step, epoch, reason, rank, metrics, seconds))
 
 
 def _already_complete(prepared: Prepared, found: Found, world: World) -> int:

@@ -75,6 +75,11 @@ class Schedule:
         self.settle()
         return [scheduler.state_dict() for scheduler in self.schedulers]
 
+    def load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from ``states``, one for each scheduler."""
+        for scheduler, state in zip(self.schedulers, states, strict=True):
+            scheduler.load_state_dict({**scheduler.state_dict(), **state})
+
     def _step(self) -> None:
         for scheduler in self.schedulers:
             try:

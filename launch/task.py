@@ -77,6 +77,16 @@ class Task(ABC):
     def after_step(self, context: StepContext) -> None:  # noqa: B027 - a hook
         """Run after each optimizer step, on every rank: averages of weights, pictures."""
 
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return what ``after_step`` keeps outside the model: names to tensors, numbers, text.
+
+        It is saved with each checkpoint, as it is on rank 0.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - a hook
+        """Go on from what ``state_dict`` returned; called on every rank, tensors on the CPU."""
+
     # For strategies that cut the model: where it begins and where it ends.
 
     def inputs(self, batch: Batch) -> Any:

@@ -9,7 +9,7 @@ from launch.entry import enter
 from launch.run import run
 from parallel import whoami
 
-FLAGS: dict[str, type] = {"help": bool, "print-config": bool}
+FLAGS: dict[str, type] = {"help": bool, "print-config": bool, "max-minutes": float}
 
 
 def main(args: list[str]) -> int:
@@ -24,7 +24,7 @@ def main(args: list[str]) -> int:
     notes = [
         f"{word} is ignored: the launcher's variables say who we are" for word in words.ignored
     ]
-    return run(config, place, notes)
+    return run(config, place, notes, words.flags["max-minutes"])
 
 
 def _show(text: str, rank: int) -> int:

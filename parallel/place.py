@@ -31,6 +31,9 @@ class Place:
     address: str | None = None  # of rank 0, where this process itself must find it
     port: int | None = None
     visible: str | None = None  # CUDA_VISIBLE_DEVICES, for messages
+    job: str | None = None  # what the launcher calls this job, alike over its restarts
+    scratch: str | None = None  # a folder that torchrun keeps over its restarts, on each node
+    agent: bool = False  # whether launch.agent started us, which hands our exit codes on
 
     def __post_init__(self) -> None:
         if not (0 <= self.rank < self.size and 0 <= self.local_rank < self.local_size <= self.size):
@@ -43,7 +46,15 @@ class Place:
 
 def find_place(environ: Mapping[str, str]) -> Place:
     """Return this process's place. Raises ``WorldError`` on partial or left-over variables."""
-    return replace(_find(environ), visible=environ.get("CUDA_VISIBLE_DEVICES"))
+    run_id, slurm_job = environ.get("TORCHELASTIC_RUN_ID"), environ.get("SLURM_JOB_ID")
+    error_file = environ.get("TORCHELASTIC_ERROR_FILE", "")  # SCRATCH/attempt_N/RANK/error.json
+    return replace(
+        _find(environ),
+        visible=environ.get("CUDA_VISIBLE_DEVICES"),
+        job=run_id if run_id not in (None, "none") else slurm_job,  # "none" is torchrun's default
+        scratch="/".join(error_file.split("/")[:-3]) or None,
+        agent=environ.get("LAUNCH_AGENT") == "1",
+    )
 
 
 def _find(environ: Mapping[str, str]) -> Place:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -23,11 +23,11 @@ from torch import Tensor
 
 from parallel.devices import cores_for, find_device, own_cores
 from parallel.errors import WorldError
+from parallel.notes import Notes
 from parallel.place import Place, find_place
 from parallel.rendezvous import first_line, open_store
 
 T = TypeVar("T")
-_FAILURE, _NOTED, _BUSY = "launch/failure", "launch/failure/noted", "launch/busy"
 
 
 @dataclass(frozen=True)
@@ -116,45 +116,10 @@ class World:
         if self.size > 1:
             dist.barrier()
 
-    def report_failure(self, text: str) -> str:
-        """Leave ``text`` where the other ranks find it; return what the first to do so left."""
-        with suppress(RuntimeError, dist.DistError):  # the store's host may be gone
-            if self.store is not None:
-                return bytes(self.store.compare_set(_FAILURE, "", text)).decode()
-        return text
-
-    def first_failure(self, wait_s: float) -> str | None:
-        """Return what the first failing rank left, waiting up to ``wait_s`` for it."""
-        return self._get(_FAILURE, wait_s)
-
-    def acknowledge_failure(self) -> None:
-        """Tell the failing rank that it may leave: rank 0 has written down what it left."""
-        if self.store is not None:
-            with suppress(RuntimeError, dist.DistError):
-                self.store.set(_NOTED, "yes")
-
-    def await_acknowledgement(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` for rank 0 to have written the failure down."""
-        self._get(_NOTED, wait_s)
-
-    def announce(self, what: str) -> None:
-        """Tell ranks that may wait for this one what it does; empty: nothing any more."""
-        if self.store is not None:
-            with suppress(RuntimeError, dist.DistError):
-                self.store.set(_BUSY, f"rank {self.rank} {what}" if what else "")
-
-    def announced(self) -> str:
-        """Return what a rank announced that it does; empty: nothing."""
-        return self._get(_BUSY, wait_s=0.1) or ""
-
-    def _get(self, key: str, wait_s: float) -> str | None:
-        deadline = time.monotonic() + wait_s
-        with suppress(RuntimeError, dist.DistError):
-            while self.store is not None and time.monotonic() < deadline:
-                if self.store.check([key]):
-                    return bytes(self.store.get(key)).decode()
-                time.sleep(0.05)
-        return None
+    @property
+    def notes(self) -> Notes:
+        """What ranks tell each other where a collective could not end any more."""
+        return Notes(self.store, self.rank)
 
 
 def whoami() -> Place:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import sys
 import time
 from dataclasses import dataclass
+from multiprocessing import active_children
 from pathlib import Path
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
@@ -41,6 +45,8 @@ def fail(fault):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
     if fault == "exit":
         sys.exit(0)
+    if fault == "leave":
+        os._exit(0)
     if fault == "kill":
         os.kill(os.getpid(), 9)
 
@@ -61,6 +67,7 @@ class Probe(Task):
     samples: int = 16
     valid: int = 5
     fault: str = ""
+    fault_rank: int = 1
     sleep_s: float = 0.0
     stream: bool = False
     batch_norm: bool = False
@@ -73,8 +80,8 @@ class Probe(Task):
             raise OSError("no such mirror")
 
     def datasets(self):
-        train = Stream(self.samples) if self.stream else Numbers(self.samples, self.fault)
-        found = {"train": train}
+        numbers = Numbers(self.samples, self.fault, self.fault_rank)
+        found = {"train": Stream(self.samples) if self.stream else numbers}
         if self.valid:
             numbers = torch.arange(float(self.valid))
             found["valid"] = TensorDataset(numbers.unsqueeze(1).expand(-1, 3), numbers)
@@ -118,3 +125,97 @@ class LongerAtOnce(Longer):
     """The same, known before the ranks meet."""
 
     prepare = Task.prepare
+
+
+class NoisyNumbers(Dataset):
+    """Numbers with noise of every generator."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        noise = [random.random(), float(numpy.random.rand()), float(torch.rand(()))]
+        return torch.tensor(noise) + index, torch.tensor(float(index))
+
+
+@dataclass
+class Noisy(Probe):
+    """All that must be carried over: dropout, normalisation, noise, an average kept by the task.
+
+    told_at: the step in which rank ``told`` gets ``signal``, once; twice: and again; group: its
+    loader processes too. told_building, told_saving, told_judging: when rank 0 gets SIGTERM, once.
+    """
+
+    samples: int = 45
+    told_at: int = 0
+    told: int = 0
+    signal: int = 15
+    twice: bool = False
+    group: bool = False
+    told_building: bool = False
+    told_saving: int = 0
+    told_judging: int = 0
+    slow_s: float = 0.0
+    judged_s: float = 0.0
+    saving_s: float = 0.0
+
+    def __post_init__(self):
+        self.average = torch.zeros(4, 3)
+        self.draws = 0.0
+        self.step = self.seen = 0
+
+    def datasets(self):
+        found = super().datasets()
+        return {**found, "train": found["train"] if self.stream else NoisyNumbers(self.samples)}
+
+    def model(self):
+        if self.told_building:
+            tell_once("building", 0)
+        norm = nn.BatchNorm1d(4) if self.batch_norm else nn.LayerNorm(4)
+        return nn.Sequential(nn.Linear(3, 4), norm, nn.Dropout(0.5), nn.Linear(4, 1))
+
+    def loss(self, model, batch):
+        if model.training:
+            with Path(f"batches-{os.environ.get('RANK', 0)}.txt").open("a") as file:
+                file.write(" ".join(str(int(n)) for n in batch[1]) + "\n")
+        time.sleep(self.slow_s)
+        return super().loss(model, batch)
+
+    def after_step(self, context):
+        self.average = 0.9 * self.average + 0.1 * next(context.model.parameters()).detach()
+        self.draws += random.random() + float(numpy.random.rand())
+        self.step = context.step
+        if context.step == self.told_at:
+            children = active_children() if self.group else []
+            tell_once("step", self.told, self.signal, [child.pid for child in children])
+            if self.twice:
+                time.sleep(0.5)
+                tell_once("again", self.told, self.signal)
+
+    def evaluate(self, model, batch):
+        time.sleep(self.judged_s)
+        self.seen += 1
+        if self.seen == self.told_judging:
+            tell_once("judging", 0)
+        return super().evaluate(model, batch)
+
+    def state_dict(self):
+        time.sleep(self.saving_s)
+        if self.told_saving and self.step == self.told_saving:
+            tell_once("saving", 0)
+        return {"average": self.average, "draws": self.draws}
+
+    def load_state_dict(self, state):
+        self.average, self.draws = state["average"], state["draws"]
+
+
+def tell_once(when, told, number=signal.SIGTERM, others=()):
+    """Send this process, if it is rank ``told``, and ``others`` a signal, the first time only."""
+    marker = Path(f"told-{when}.txt")
+    if int(os.environ.get("RANK", 0)) == told and not marker.exists():
+        marker.touch()
+        for pid in (*others, os.getpid()):
+            os.kill(pid, number)

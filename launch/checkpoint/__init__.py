@@ -1,5 +1,29 @@
 """Checkpoints: safetensors and JSON, whole or not there, checked when they are read."""
 
-from launch.checkpoint.files import CheckpointError, link, newest, read, write
+from launch.checkpoint import manifest
+from launch.checkpoint.files import (
+    CheckpointError,
+    Contents,
+    collect,
+    link,
+    newest,
+    read,
+    read_state,
+    write,
+)
+from launch.checkpoint.writer import Order, Writer, Written
 
-__all__ = ["CheckpointError", "link", "newest", "read", "write"]
+__all__ = [
+    "CheckpointError",
+    "Contents",
+    "Order",
+    "Writer",
+    "Written",
+    "collect",
+    "link",
+    "manifest",
+    "newest",
+    "read",
+    "read_state",
+    "write",
+]

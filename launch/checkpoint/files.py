@@ -10,10 +10,11 @@ checkpoints/
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from launch.checkpoint import manifest
-from launch.checkpoint.tensors import pack, unpack
+from launch.checkpoint.plain import decode, encode
+from launch.checkpoint.tensors import pack, to_cpu, unpack
 from launch.folder.disk import replace_text, sync
 from parallel.errors import UsageError
 
-STEP = re.compile(r"\.?step-(\d{8,})(\.old)?")
 KINDS = ("model", "optimizer")  # of tensors, a file each
 NOTES = ("aliases", "complex")  # keys of state.json: what the files do not say themselves
 
@@ -35,27 +36,59 @@ class CheckpointError(UsageError):
     """A checkpoint that cannot be written, or that is not what was written."""
 
 
-def write(
-    folder: Path,
+@dataclass(frozen=True)
+class Contents:
+    """A checkpoint that is not on the disk yet: safetensors' tensors, and what JSON holds."""
+
+    step: int
+    tensors: Mapping[str, Mapping[str, Tensor]]  # of each kind, as ``pack`` made them
+    state: Mapping[str, Any]
+
+
+def collect(
     step: int,
     model: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
-) -> Path:
+    move: Callable[[str, Tensor], Tensor] = to_cpu,
+) -> Contents:
+    """Return what is to be written; ``move`` brings each tensor to the CPU.
+
+    state: see ``plain``. Raises ``CheckpointError`` for what neither file format holds.
+    """
+    tensors: dict[str, dict[str, Tensor]] = {}
+    notes: dict[str, dict[str, Any]] = {note: {} for note in NOTES}
+    try:
+        taken = state.keys() & set(NOTES)
+        if taken:
+            raise TypeError(f"the keys {sorted(taken)} of a checkpoint's state are taken")
+        for kind, held in zip(KINDS, (model, optimizer), strict=True):
+            own = partial(_move, move, kind)
+            tensors[kind], notes["aliases"][kind], notes["complex"][kind] = pack(held, own)
+        return Contents(step, tensors, {**encode(state), **notes})
+    except TypeError as error:
+        raise CheckpointError(f"cannot save a checkpoint of step {step}: {error}") from None
+
+
+def _move(move: Callable[[str, Tensor], Tensor], kind: str, name: str, tensor: Tensor) -> Tensor:
+    return move(f"{kind}/{name}", tensor)
+
+
+def write(folder: Path, contents: Contents) -> Path:
     """Write ``folder/step-...`` whole, point ``last`` to it, and return its path.
 
-    state: plain JSON; tuples come back as lists. What lay under the same step is replaced.
-    Raises ``CheckpointError`` and leaves the earlier checkpoints and ``last`` as they were.
+    What lay under the same step is replaced. Raises ``CheckpointError`` and leaves the earlier
+    checkpoints and ``last`` as they were.
     """
-    path = folder / f"step-{step:08d}"
+    path = folder / f"step-{contents.step:08d}"
     part = folder / f".{path.name}.part"
     with _told(path):
         folder.mkdir(parents=True, exist_ok=True)
         _remove(folder.glob(".*.part"))
         try:
             part.mkdir()
-            _fill(part, {"model": model, "optimizer": optimizer}, state)
-            replace_text(part / manifest.NAME, manifest.describe(part, step))
+            _fill(part, contents)
+            replace_text(part / manifest.NAME, manifest.describe(part, contents.step))
             _put(part, path)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -83,27 +116,34 @@ def read(
     wrong = manifest.fault(path) if verify else None
     if wrong:
         raise CheckpointError(f"checkpoint {path} cannot be used: {wrong}")
-    try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    with _understood(path):
+        state = _state(path)
         aliases, pairs = (state.pop(note) for note in NOTES)
         model, optimizer = (
             unpack(load_file(path / f"{kind}.safetensors"), aliases[kind], pairs[kind])
             for kind in KINDS
         )
-    except (OSError, SafetensorError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
     return model, optimizer, state
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's state alone. Raises ``CheckpointError``."""
+    with _understood(path):
+        state = _state(path)
+        return {key: value for key, value in state.items() if key not in NOTES}
+
+
+def _state(path: Path) -> dict[str, Any]:
+    state = decode(json.loads((path / "state.json").read_text(encoding="utf-8")))
+    if not isinstance(state, dict):
+        raise ValueError("state.json is not a checkpoint's state")
+    return state
 
 
 def newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Return the newest whole checkpoint, and the newer ones with what is wrong with them."""
-    found = [
-        (int(match[1]), path)
-        for path in folder.glob("*step-*")
-        if (match := STEP.fullmatch(path.name))
-    ]
     skipped: list[tuple[Path, str]] = []
-    for _, path in sorted(found, reverse=True):
+    for path in in_order(folder):
         wrong = manifest.fault(path)
         if wrong is None:
             return path, skipped
@@ -111,19 +151,20 @@ def newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     return None, skipped
 
 
-def _fill(
-    part: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
-) -> None:
-    taken = state.keys() & set(NOTES)
-    if taken:
-        raise TypeError(f"the keys {sorted(taken)} of a checkpoint's state are taken")
-    notes: dict[str, dict[str, Any]] = {note: {} for note in NOTES}
+def in_order(folder: Path) -> list[Path]:
+    """Return what looks like a checkpoint in ``folder``, the newest first."""
+    found = [
+        (int(m[1]), p) for p in folder.glob("*step-*") if (m := manifest.STEP.fullmatch(p.name))
+    ]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _fill(part: Path, contents: Contents) -> None:
     for kind in KINDS:
         file = part / f"{kind}.safetensors"
-        packed, notes["aliases"][kind], notes["complex"][kind] = pack(tensors[kind])
-        save_file(packed, file, metadata={"format": "pt"})  # other tools ask for it
+        save_file(dict(contents.tensors[kind]), file, metadata={"format": "pt"})  # others ask
         sync(file)
-    text = json.dumps({**state, **notes}, indent=1, sort_keys=True)
+    text = json.dumps(contents.state, indent=1, sort_keys=True, allow_nan=False)
     replace_text(part / "state.json", text + "\n")
 
 
@@ -143,6 +184,18 @@ def _remove(paths: Iterator[Path]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """Turn every way in which reading fails into a ``CheckpointError`` with the path."""
+    try:
+        yield
+    except (OSError, SafetensorError, RecursionError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"checkpoint {path} cannot be read: {why}") from error
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 NAME = "MANIFEST.json"
+STEP = re.compile(r"\.?step-(\d{8,})(\.old)?")  # the folder of a checkpoint
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
@@ -27,13 +29,16 @@ def fault(folder: Path) -> str | None:
         manifest = json.loads((folder / NAME).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{NAME} has format {manifest['format']}, this version reads {FORMAT}"
+        named = STEP.fullmatch(folder.name)
+        if named and int(named[1]) != manifest["step"]:
+            return f"{NAME} is of step {manifest['step']}"
         for name in FILES:
             wrong = _difference(folder / name, manifest["files"][name])
             if wrong:
                 return f"{name} {wrong}"
     except OSError as error:
         return f"{Path(error.filename or folder).name}: {error.strerror}"
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return f"{NAME} is not a checkpoint's manifest"
     return None
 

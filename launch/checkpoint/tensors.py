@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
+def to_cpu(name: str, tensor: Tensor) -> Tensor:
+    """Return ``tensor`` itself, or its copy where it is on a device."""
+    return tensor.cpu()
+
+
 def pack(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor], move: Callable[[str, Tensor], Tensor] = to_cpu
 ) -> tuple[dict[str, Tensor], dict[str, str], list[str]]:
     """Return contiguous CPU tensors that share no memory, and what undoes the packing.
 
@@ -29,7 +34,7 @@ def pack(
         if same != name:
             aliases[name] = same
         else:
-            packed[name] = _alone(_plain(tensor), storages)
+            packed[name] = _alone(_plain(move(name, tensor)), storages)
     return packed, aliases, [name for name in packed if tensors[name].is_complex()]
 
 
@@ -62,7 +67,7 @@ def _place(name: str, tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    tensor = tensor.resolve_conj().resolve_neg()
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return real.contiguous()
 

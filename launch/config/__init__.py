@@ -8,14 +8,29 @@ from launch.config.help import help_text
 from launch.config.importing import extend_import_path, import_target
 from launch.config.interpolation import with_run_values
 from launch.config.loading import load, to_dict, to_yaml
-from launch.config.schema import Config, Data, EarlyStop, Evaluate, Launch, Log, Train, key
+from launch.config.schema import (
+    BestBy,
+    Checkpoint,
+    Config,
+    Data,
+    EarlyStop,
+    Evaluate,
+    Fault,
+    Launch,
+    Log,
+    Train,
+    key,
+)
 
 __all__ = [
+    "BestBy",
+    "Checkpoint",
     "Config",
     "ConfigError",
     "Data",
     "EarlyStop",
     "Evaluate",
+    "Fault",
     "Launch",
     "Log",
     "Parsed",

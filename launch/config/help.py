@@ -12,7 +12,11 @@ from launch.config.errors import as_typed
 from launch.config.schema import Config
 
 _WIDTH = 100
-_FLAGS = (("--help", "show this"), ("--print-config", "show the configuration in full and end"))
+_FLAGS = (
+    ("--help", "show this"),
+    ("--print-config", "show the configuration in full and end"),
+    ("--max-minutes M", "save and stop after M minutes; the same command goes on from there"),
+)
 _ENDING = (
     "Tasks to begin with are in launch/tasks, your own is any class that task._target_ names.",
     "Configurations with their command, machine, minutes and result are in configs/*.yaml.",
@@ -50,9 +54,18 @@ def _sections() -> list[tuple[str, list[Row]]]:
         if section is None or field.default is None:
             top += _rows(field, field.name)
         if section is not None:
-            rows = [row for f in fields(section) for row in _rows(f, f"{field.name}.{f.name}")]
-            inner.append((f"{field.name}: {section.__doc__}", rows))
+            inner.append((f"{field.name}: {section.__doc__}", _section(section, field.name)))
     return [("keys, with their defaults", top), *inner]
+
+
+def _section(section: type, name: str) -> list[Row]:
+    """Return the rows of a section; those of a section within it follow its own."""
+    rows: list[Row] = []
+    for field in fields(section):
+        rows += _rows(field, f"{name}.{field.name}")
+        within = section_of(hints_of(section)[field.name])
+        rows += _section(within, f"{name}.{field.name}") if within is not None else []
+    return rows
 
 
 def _rows(field: Field[Any], key: str) -> list[Row]:

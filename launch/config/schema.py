@@ -83,6 +83,50 @@ class Data:
 
 
 @dataclass
+class BestBy:
+    """Which checkpoint is the best, and kept whatever its age."""
+
+    metric: str = key("valid/loss", "split/metric, as TensorBoard names it")
+    mode: str = key("min", "which way is better", choices=("min", "max"))
+
+
+@dataclass
+class Checkpoint:
+    """When the run is saved, and what it begins with. It always is at the end and at a stop."""
+
+    every_epochs: int | None = key(1, "epochs between checkpoints", at_least=1)
+    every_steps: int | None = key(None, "optimizer steps between checkpoints", at_least=1)
+    every_minutes: float | None = key(None, "minutes between checkpoints", above=0)
+    keep: int = key(2, "how many of the newest stay", at_least=1)
+    best: BestBy | None = key(None, "null, or its keys: saved when an evaluation is the best")
+    resume: str = key(
+        "auto",
+        "auto: the folder's own newest; or the run folder or checkpoint a new run goes on from",
+    )
+    init_from: str | None = key(None, "a file or folder of weights that a new run begins with")
+    init_strict: bool = key(True, "whether all names and shapes in init_from must fit the model")
+    asynchronous: bool = key(False, "write while training goes on; takes a copy in memory")
+    on_error: str = key(
+        "stop",
+        "where a checkpoint cannot be written: stop, or go_on to the next one",
+        choices=("stop", "go_on"),
+    )
+
+
+@dataclass
+class Fault:
+    """A fault on purpose, once in a run's life, to see whether it recovers."""
+
+    kind: str | None = key(
+        None,
+        "kill, raise, hang, nan (the loss), slow (10 s), truncate (the newest checkpoint)",
+        choices=("kill", "raise", "hang", "nan", "slow", "truncate"),
+    )
+    rank: int = key(0, "where", at_least=0)
+    step: int = key(1, "in which optimizer step; the first is 1", at_least=1)
+
+
+@dataclass
 class Log:
     """What is shown and written while training."""
 
@@ -129,5 +173,7 @@ class Config:
     evaluate: Evaluate = field(default_factory=Evaluate)
     early_stop: EarlyStop | None = key(None, "null, or its keys")
     data: Data = field(default_factory=Data)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     log: Log = field(default_factory=Log)
     launch: Launch = field(default_factory=Launch)
+    fault: Fault = field(default_factory=Fault)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data import Dataset, IterableDataset
 
@@ -75,7 +75,15 @@ class TrainingShares:
                 phases.begin()
 
 
-Shares = TrainingShares | Streamed
+class Shares(Protocol):
+    """What ``loader`` returns."""
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """The global batches of an epoch; None where only the data's end tells."""
+
+    def epoch(self, epoch: int, start: int, phases: Phases) -> Iterator[Share]:
+        """Yield a share for each global batch of ``epoch`` from the ``start``-th on."""
 
 
 def loader(

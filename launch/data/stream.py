@@ -74,7 +74,10 @@ def _shard(dataset: Any, index: int, count: int) -> Any:
 class Streamed:
     """One replica's shares of the global batches of an iterable dataset, on the device."""
 
-    steps_per_epoch: int | None = None
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """None: nobody knows where a stream ends."""
+        return None
 
     def __init__(
         self,

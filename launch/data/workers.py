@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +11,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+FOR_TRAINING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class WorkerSettings:
             num_workers=self.workers,
             pin_memory=self.pin,
             collate_fn=as_is,
+            worker_init_fn=deafen,
             **chosen,
         )
 
@@ -45,12 +50,34 @@ class Loader(DataLoader[Any]):
     A thread of gloo's that ends its last work makes itself known to the interpreter; a process
     forked just then has half of that thread, and hangs or crashes (1 of 400 forks). So those
     threads get a moment to be done, as when the group is closed (see ``parallel.world``).
+
+    Its processes take no notice of signals that are meant for the training process: a launcher
+    sends them to all, and without its loader a training process could not come to the end of its
+    step, and save. They are blocked until each process has set itself up.
     """
 
     def _get_iterator(self) -> Any:
-        if self.num_workers:
-            time.sleep(0.05)
-        return super()._get_iterator()
+        if not self.num_workers:
+            return super()._get_iterator()
+        time.sleep(0.05)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_TRAINING)
+        try:
+            return super()._get_iterator()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def deafen(worker: int) -> None:
+    """Let signals for the training process do nothing in this one; its own children hear them."""
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)  # the training process would be told
+        for number in FOR_TRAINING:
+            signal.signal(number, nothing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_TRAINING)
+
+
+def nothing(number: int, frame: object) -> None:
+    """Do nothing; unlike SIG_IGN, a child process does not inherit it."""
 
 
 def as_is(batch: Any) -> Any:

@@ -25,7 +25,8 @@ FIRST = ("lock", "ranks", "STOP", "slurm-*", ".config.yaml.part")  # may be ther
 class Found:
     """What a folder holds: ``new``, ``interrupted`` or ``completed``, and how far it came.
 
-    last: the state in status.json, None without one. limits: of ``train`` in the config there.
+    last: the state in status.json, None without one. limits: of ``train`` in the config there,
+    as early_stop. changes: what the configuration there says otherwise, a sentence each.
     """
 
     state: str
@@ -35,6 +36,8 @@ class Found:
     reason: str = ""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
+    early_stop: Any = None
+    changes: tuple[str, ...] = ()
 
 
 def inspect(path: Path, config: Mapping[str, Any]) -> Found:
@@ -49,10 +52,17 @@ def inspect(path: Path, config: Mapping[str, Any]) -> Found:
         _refuse_foreign(folder)
         return Found("new")
     saved = _read_config(folder)
-    _refuse_other(folder, saved, config)
-    train = saved.get("train")
-    limits = {key: train.get(key) for key in LIMITS} if isinstance(train, Mapping) else {}
-    return _verdict(_read_status(folder.status), limits)
+    status = _read_status(folder.status)
+    lines = differences(saved, config)
+    if lines and not status.get("step") and not _names(folder.checkpoints):
+        return Found("new")  # nothing was learnt yet that could be mixed up
+    if lines:
+        raise FolderError(
+            f"run folder {path} holds another experiment:\n"
+            + "\n".join(lines)
+            + f"\nkeep both by another name: name={_free_name(path)}"
+        )
+    return _verdict(status, saved, _changes(saved, config))
 
 
 def _names(path: Path) -> list[str]:
@@ -96,20 +106,24 @@ def _read_config(folder: RunFolder) -> dict[str, Any]:
     )
 
 
-def _refuse_other(folder: RunFolder, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise where what must stay the same differs, naming each key with both values."""
+def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key that must stay the same and does not, with both values."""
     there, here = dict(_identity(saved)), dict(_identity(wanted))
-    lines = [
+    return [
         f"  {key}: {there.get(key, 'absent')} there, {here.get(key, 'absent')} here"
         for key in sorted(there.keys() | here.keys())
         if there.get(key) != here.get(key)
     ]
-    if lines:
-        raise FolderError(
-            f"run folder {folder.path} holds another experiment:\n"
-            + "\n".join(lines)
-            + f"\nkeep both by another name: name={_free_name(folder.path)}"
-        )
+
+
+def _changes(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a sentence for each other key that both have and that is another now."""
+    there, here = dict(_leaves("", saved)), dict(_leaves("", wanted))
+    return tuple(
+        f"{key.lstrip('.')}={here[key]} (was {there[key]})"
+        for key in sorted(there.keys() & here.keys() - {".name", ".runs"})
+        if there[key] != here[key]
+    )
 
 
 def _identity(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -138,8 +152,10 @@ def _read_status(path: Path) -> Mapping[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def _verdict(status: Mapping[str, Any], limits: Mapping[str, float | None]) -> Found:
-    last = status.get("state")
+def _verdict(
+    status: Mapping[str, Any], saved: Mapping[str, Any], changes: tuple[str, ...]
+) -> Found:
+    last, train = status.get("state"), saved.get("train")
     return Found(
         "completed" if last == "completed" else "interrupted",
         last=last,
@@ -147,7 +163,9 @@ def _verdict(status: Mapping[str, Any], limits: Mapping[str, float | None]) -> F
         epoch=status.get("epoch") or 0,
         reason=status.get("reason") or "",
         metrics=status.get("metrics") or {},
-        limits=limits,
+        limits={key: train.get(key) for key in LIMITS} if isinstance(train, Mapping) else {},
+        early_stop=saved.get("early_stop"),
+        changes=changes,
     )
 
 

@@ -5,74 +5,46 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from launch.folder.disk import FolderError
+from launch.processes import Owner
 
-
-@dataclass(frozen=True)
-class Owner:
-    """The process that holds a lock; ``started`` tells it from a later one of the same pid."""
-
-    host: str
-    pid: int
-    started: int | None  # clock ticks since the machine came up; None where /proc is absent
-    time: str  # for people
-
-    @staticmethod
-    def here() -> Owner:
-        """Return this process."""
-        seen = _process(os.getpid())
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        return Owner(socket.gethostname(), os.getpid(), seen[1] if seen else None, now)
-
-    @staticmethod
-    def of(path: Path) -> Owner | None:
-        """Return who wrote a lock; None where it is gone or cannot be read."""
-        try:
-            owner = Owner(**json.loads(path.read_text(encoding="utf-8")))
-            return owner if owner.pid > 0 else None
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def is_alive(self) -> bool:
-        """Whether the process runs; to be asked on its own host only."""
-        try:
-            os.kill(self.pid, 0)  # asks, sends nothing
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass  # somebody else's process: it exists
-        seen = _process(self.pid)
-        if seen is None:
-            return True
-        state, started = seen
-        return state not in "ZX" and self.started in (None, started)
+ORPHANS_LEAVE_S = 20.0  # a run whose launcher is gone ends by itself within 15 s
 
 
 class Lock:
     """A file that names its owner, made only where there is none."""
 
-    def __init__(self, path: Path, stale_after_s: float) -> None:
+    def __init__(self, path: Path, stale_after_s: float, job: str | None = None) -> None:
         self.path = path
         self.stale_after_s = stale_after_s
-        self.owner = Owner.here()
+        self.owner = Owner.here(job)
 
     def take(self) -> None:
-        """Make the lock ours. Raises ``FolderError`` where another run lives."""
+        """Make the lock ours. Raises ``FolderError`` where another run lives.
+
+        One that was left alone by its launcher is waited for: it is about to end.
+        """
+        deadline = time.monotonic() + ORPHANS_LEAVE_S
         while True:
             try:
                 return self._make()
             except FileExistsError:
-                self._remove_dead()
+                owner = owner_of(self.path)
+                here = owner is not None and owner.host == self.owner.host
+                ends = owner is not None and here and owner.is_alive() and owner.is_orphan()
+                if ends and time.monotonic() < deadline:
+                    time.sleep(0.2)
+                else:
+                    self._remove_dead()
 
     def touch(self) -> None:
         """Say that we live; for hosts that cannot see our process."""
-        owner = Owner.of(self.path)
+        owner = owner_of(self.path)
         if owner == self.owner:
             os.utime(self.path)
         elif owner is not None:
@@ -83,7 +55,7 @@ class Lock:
 
     def release(self) -> None:
         """Remove the lock if it is ours."""
-        if Owner.of(self.path) == self.owner:
+        if owner_of(self.path) == self.owner:
             with suppress(OSError):
                 self.path.unlink()
 
@@ -112,13 +84,15 @@ class Lock:
                     self.path.unlink()
 
     def _refuse_live(self, age_s: float) -> None:
-        folder, owner = self.path.parent, Owner.of(self.path)
+        folder, owner = self.path.parent, owner_of(self.path)
         if owner is not None and owner.host == self.owner.host:
             if owner.is_alive():
                 raise FolderError(
                     f"run folder {folder} is in use by process {owner.pid} on {owner.host} "
                     f"since {owner.time}; stop that run, or give this one a name: name=OTHER"
                 )
+        elif owner is not None and owner.job is not None and owner.job == self.owner.job:
+            return  # the launcher that started both has ended it, or lost its host
         elif age_s <= self.stale_after_s:
             who = f"process {owner.pid} on {owner.host}" if owner else "an unknown process"
             raise FolderError(
@@ -128,11 +102,10 @@ class Lock:
             )
 
 
-def _process(pid: int) -> tuple[str, int] | None:
-    """Return a process's state letter and start time (proc(5), fields 3 and 22) where known."""
+def owner_of(path: Path) -> Owner | None:
+    """Return who wrote a lock; None where it is gone or cannot be read."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+        owner = Owner(**json.loads(path.read_text(encoding="utf-8")))
+        return owner if owner.pid > 0 else None
+    except (OSError, ValueError, TypeError):
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces
-    return fields[0], int(fields[19])

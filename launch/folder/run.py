@@ -67,25 +67,30 @@ class OpenFolder(RunFolder):
         """Say that this run lives; raises ``FolderError`` where another took the folder over."""
         self.held.touch()
 
+    def write_config(self, text: str) -> None:
+        """Replace config.yaml. Raises ``FolderError`` where it cannot be written."""
+        with told(self.path):
+            replace_text(self.config, text)
+
 
 @contextmanager
 def open_folder(
-    path: Path, config_text: str, *, stale_after_s: float = 300
+    path: Path, *, stale_after_s: float = 300, job: str | None = None
 ) -> Iterator[OpenFolder]:
-    """Make the folder ours and write its config.yaml; the lock goes on every way out.
+    """Make the folder ours; the lock goes on every way out.
 
     stale_after_s: silence after which a lock of another host counts as a dead run's.
+    job: what the launcher calls all that it starts for one run; such a lock is ours at once.
     Raises ``FolderError`` where another run lives in it or it cannot be written.
     """
     folder = RunFolder(path)
-    lock = Lock(folder.lock, stale_after_s)
+    lock = Lock(folder.lock, stale_after_s, job)
     with told(path):
         path.mkdir(parents=True, exist_ok=True)
         lock.take()
     try:
         with told(path):
             folder.ranks.mkdir(exist_ok=True)
-            replace_text(folder.config, config_text)
         yield OpenFolder(path, lock)
     finally:
         lock.release()

@@ -62,7 +62,8 @@ def ended(event: RunEnded) -> str:
     epochs, steps = _count(event.epoch, "epoch"), _count(event.step, "step")
     line = f"{event.state}{where} after {steps}, {epochs}, {duration(event.seconds)}"
     reason = " ".join(event.reason.split())
-    return f"{line} ({reason})" if reason and event.state != "failed" else line
+    line = f"{line} ({reason})" if reason and event.state != "failed" else line
+    return f"{line}; the same command goes on from here" if event.state == "stopped" else line
 
 
 def metrics(values: Mapping[str, float]) -> str:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from parallel import Place, WorldError
@@ -47,7 +49,7 @@ def test_A3_without_variables_a_process_is_alone():
 
 
 def test_torchrun_under_srun_takes_torchruns_variables():
-    assert find_place(STEP | TORCHRUN) == find_place(TORCHRUN)
+    assert find_place(STEP | TORCHRUN) == replace(find_place(TORCHRUN), job="77")
 
 
 def test_F1_variables_of_a_job_do_not_double_torchruns_world():
@@ -76,11 +78,38 @@ def test_ranks_dealt_out_cyclically_keep_their_local_numbers(rank, node, local_r
 
 
 def test_F2_the_batch_script_itself_is_alone():
-    assert find_place(SCRIPT) == Place()
+    assert find_place(SCRIPT) == Place(job="77")
 
 
 def test_a_step_of_one_task_is_alone():
-    assert find_place(SCRIPT | {"SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "1"}) == Place()
+    one = SCRIPT | {"SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "1"}
+    assert find_place(one) == Place(job="77")
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        ({}, None),
+        ({"TORCHELASTIC_RUN_ID": "none"}, None),  # torchrun's default, of all jobs
+        ({"TORCHELASTIC_RUN_ID": "mine"}, "mine"),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "77"}, "77"),
+        ({"TORCHELASTIC_RUN_ID": "mine", "SLURM_JOB_ID": "77"}, "mine"),
+    ],
+)
+def test_a_job_has_the_name_that_its_launcher_keeps_over_restarts(environ, job):
+    base = TORCHRUN if environ else {}
+    assert find_place(base | environ).job == job
+
+
+def test_torchruns_scratch_folder_is_that_of_all_its_attempts():
+    file = {"TORCHELASTIC_ERROR_FILE": "/tmp/x/none_abc/attempt_0/1/error.json"}
+    assert find_place(TORCHRUN | file).scratch == "/tmp/x/none_abc"
+    assert find_place({}).scratch is None
+
+
+def test_only_our_own_agent_hands_exit_codes_on():
+    assert find_place(TORCHRUN | {"LAUNCH_AGENT": "1"}).agent
+    assert not find_place(TORCHRUN).agent
 
 
 def test_a_step_on_one_node_needs_no_names_of_hosts():

@@ -70,18 +70,17 @@ def test_A3_a_process_alone_is_a_world_and_opens_no_group():
 
 
 def failures(world):
-    assert world.first_failure(wait_s=0.0) is None
     if world.rank == 1:
-        assert world.report_failure("of rank 1") == "of rank 1"
-        assert world.report_failure("once more") == "of rank 1"
+        assert world.notes.report_failure("of rank 1") == "of rank 1"
+        assert world.notes.report_failure("once more") == "of rank 1"
     world.barrier()
     if world.rank == 0:
-        assert world.report_failure("a follow-up") == "of rank 1"
-    assert world.first_failure(wait_s=5.0) == "of rank 1"
+        assert world.notes.report_failure("a follow-up") == "of rank 1"
+    assert world.notes.first_failure(wait_s=5.0) == "of rank 1"
     world.barrier()
     if world.is_main:
-        world.acknowledge_failure()
-    world.await_acknowledgement(wait_s=5.0)
+        world.notes.acknowledge_failure()
+    world.notes.await_acknowledgement(wait_s=5.0)
 
 
 def test_A6_the_first_failure_is_kept(in_ranks):
@@ -89,9 +88,9 @@ def test_A6_the_first_failure_is_kept(in_ranks):
 
 
 def test_A6_alone_a_failure_is_its_own(alone):
-    assert alone.report_failure("mine") == "mine"
-    assert alone.first_failure(wait_s=5.0) is None
-    alone.acknowledge_failure()
+    assert alone.notes.report_failure("mine") == "mine"
+    assert alone.notes.first_failure(wait_s=5.0) is None
+    alone.notes.acknowledge_failure()
 
 
 def joining(rank, store, fails):

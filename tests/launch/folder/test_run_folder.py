@@ -24,14 +24,16 @@ def changed(key, value):
 
 def a_run(path, **status):
     """Leave behind what a run leaves."""
-    with open_folder(path, TEXT) as folder:
+    with open_folder(path) as folder:
+        folder.write_config(TEXT)
         if status:
             folder.status.write_text(json.dumps(status))
     return folder
 
 
 def test_a_folder_is_made_with_its_parents_and_says_where_things_lie(tmp_path):
-    with open_folder(tmp_path / "runs" / "digits", TEXT) as folder:
+    with open_folder(tmp_path / "runs" / "digits") as folder:
+        folder.write_config(TEXT)
         assert folder.config.read_text() == TEXT
         assert folder.ranks.is_dir()
         assert json.loads(folder.lock.read_text())["pid"] == os.getpid()
@@ -103,7 +105,7 @@ def test_a_run_with_no_readable_status_may_go_on(tmp_path, status):
 def test_H11_another_experiment_is_refused_with_both_values_and_a_free_name(
     tmp_path, key, value, words
 ):
-    a_run(tmp_path / "digits")
+    a_run(tmp_path / "digits", state="stopped", step=3)
     (tmp_path / "digits-2").mkdir()
     with pytest.raises(FolderError, match=words) as error:
         inspect(tmp_path / "digits", changed(key, value))
@@ -115,7 +117,22 @@ def test_H11_another_experiment_is_refused_with_both_values_and_a_free_name(
 )
 def test_everything_else_may_change(tmp_path, key, value):
     a_run(tmp_path)
-    assert inspect(tmp_path, changed(key, value)).state == "interrupted"
+    found = inspect(tmp_path, changed(key, value))
+    assert found.state == "interrupted"
+    assert len(found.changes) == (1 if key in ("train.epochs", "data.workers") else 0)
+
+
+def test_what_changed_is_told_with_both_values(tmp_path):
+    a_run(tmp_path)
+    assert inspect(tmp_path, changed("train.epochs", 40)).changes == ("train.epochs=40 (was 20)",)
+
+
+def test_a_folder_in_which_nothing_was_learnt_takes_a_corrected_task(tmp_path):
+    a_run(tmp_path, state="failed", step=0)
+    assert inspect(tmp_path, changed("task.width", 64)).state == "new"
+    (tmp_path / "checkpoints/step-00000003").mkdir(parents=True)
+    with pytest.raises(FolderError, match="holds another experiment"):
+        inspect(tmp_path, changed("task.width", 64))
 
 
 def test_a_file_and_a_path_under_a_file_are_refused(tmp_path):
@@ -150,6 +167,6 @@ def test_an_unreadable_config_is_refused(tmp_path, text):
 
 def test_a_second_attempt_in_the_same_folder_replaces_the_config(tmp_path):
     a_run(tmp_path)
-    with open_folder(tmp_path, TEXT.replace("epochs: 20", "epochs: 40")):
-        pass
+    with open_folder(tmp_path) as folder:
+        folder.write_config(TEXT.replace("epochs: 20", "epochs: 40"))
     assert inspect(tmp_path, CONFIG).limits["epochs"] == 40

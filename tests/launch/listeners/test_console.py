@@ -184,7 +184,8 @@ def test_a_stopped_run_says_so(facts, capsys):
     console = Console("none")
     console(facts.started())
     console(facts.ended(17, state="stopped", reason="SIGTERM"))
-    assert "stopped after 17 steps, 0 epochs, 0:35 (SIGTERM)" in lines(capsys)
+    said = "stopped after 17 steps, 0 epochs, 0:35 (SIGTERM); the same command goes on from here"
+    assert said in lines(capsys)
 
 
 def test_where_no_terminal_is_there_is_no_bar(facts, capsys):

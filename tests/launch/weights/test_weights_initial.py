@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from launch.checkpoint import write
+from launch.checkpoint import collect, write
 from launch.weights import WeightsError, init_from
 
 X = torch.arange(5)
@@ -121,7 +121,7 @@ def test_what_does_not_fit_stays_as_it_was_and_is_told(tmp_path):
 
 
 def test_a_checkpoint_of_ours_gives_the_same_outputs(tmp_path, trained, make_tied):
-    path = write(tmp_path, 1, trained.state_dict(), {}, {})
+    path = write(tmp_path, collect(1, trained.state_dict(), {}, {}))
     model = make_tied(2)
     init_from(path, model)  # the tied tensor is stored once
     assert outputs(model).equal(outputs(trained))
@@ -131,7 +131,8 @@ def test_complex_tensors_of_a_checkpoint_of_ours_are_taken(tmp_path):
     model = nn.Module()
     model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
     wanted = torch.randn(3, dtype=torch.complex64)
-    init_from(write(tmp_path, 1, {"phase": wanted, "": torch.ones(1)}, {}, {}), model, strict=False)
+    path = write(tmp_path, collect(1, {"phase": wanted, "": torch.ones(1)}, {}, {}))
+    init_from(path, model, strict=False)
     assert model.phase.equal(wanted)
 
 

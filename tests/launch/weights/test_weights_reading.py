@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from launch.checkpoint import link, write
+from launch.checkpoint import collect, link, write
 from launch.weights import WeightsError, read
 
 
@@ -75,7 +75,11 @@ def test_a_safetensors_file_and_its_folder_are_read(tmp_path, weights):
 
 
 def test_a_run_its_checkpoints_and_each_of_them_are_read(tmp_path, weights):
-    link(tmp_path / "checkpoints", "last", write(tmp_path / "checkpoints", 3, weights, {}, {}))
+    link(
+        tmp_path / "checkpoints",
+        "last",
+        write(tmp_path / "checkpoints", collect(3, weights, {}, {})),
+    )
     (tmp_path / "stray.pt").write_bytes(b"")
     for name in (".", "checkpoints", "checkpoints/last", "checkpoints/step-00000003"):
         assert_equal(read(tmp_path / name), weights)

@@ -1,0 +1,55 @@
+"""Who hears and who writes what happens: on rank 0, the only one with the folder."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+
+from launch.checkpoint import Writer
+from launch.config import Config
+from launch.events import Event, Listener
+from launch.failures import TrainingError
+from launch.folder import OpenFolder
+from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
+
+
+def listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Listener:
+    """Attach the listeners; closed with ``stack``."""
+    if folder is None:
+        return deaf
+    listeners = fan_out(
+        Records(folder.path),
+        Status(folder.path),
+        TensorBoard(folder.path),
+        Heartbeat(folder.touch_lock),
+        Console(config.log.progress),
+    )
+
+    def tell(event: Event) -> None:
+        try:
+            listeners(event)
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write to the run folder {error.filename or folder.path}: "
+                f"{error.strerror or error}; make room, or train anew: runs=FOLDER"
+            ) from None
+
+    def close() -> None:
+        with suppress(OSError):  # what could be written has been flushed with the last event
+            listeners.close()
+
+    stack.callback(close)
+    return tell
+
+
+def deaf(event: Event) -> None:
+    """Hear nothing: what happens is told on rank 0."""
+
+
+def writer(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Writer | None:
+    """Return rank 0's writer of checkpoints; what it has begun is ended with ``stack``."""
+    if folder is None:
+        return None
+    settings = config.checkpoint
+    ours = Writer(folder.checkpoints, settings.keep, asynchronous=settings.asynchronous)
+    stack.callback(ours.close)  # before the listeners, and whatever the end
+    return ours

@@ -1,0 +1,103 @@
+"""When a run saves, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launch.best import Best
+from launch.checkpoint import Order, Writer
+from launch.control import Control
+from launch.events import CheckpointSaved, Listener, Notice
+from launch.failures import TrainingError
+from parallel import EngineState, World
+
+
+@dataclass
+class Checkpoints:
+    """Saves every so many steps, epochs or minutes, at the best evaluation, and at the end.
+
+    writer: rank 0's; None on the others. capture: collective. goes_on: whether training goes on
+    where a checkpoint cannot be written, the last one excepted.
+    """
+
+    world: World
+    control: Control
+    tell: Listener
+    writer: Writer | None
+    every_epochs: int | None = 1
+    every_steps: int | None = None
+    best: Best | None = None
+    goes_on: bool = False
+    capture: Callable[[], tuple[EngineState, Mapping[str, Any]]] | None = None
+    _step: int = 0  # of the last one
+    _is_best: bool = False  # the model as it is now
+    _is_stale: bool = False  # judged since the last one
+
+    def resumed(self, step: int, best: Mapping[str, Any] | None) -> None:
+        """Take in that the run goes on after ``step``, which is saved."""
+        self._step = step
+        if self.best:
+            self.best.load(best)
+
+    def judged(self, metrics: Mapping[str, float]) -> None:
+        """Take in an evaluation; alike on all ranks."""
+        self._is_stale = True
+        if self.best and self.best.judge(metrics):
+            self._is_best = True
+
+    def is_due(self, step: int, epochs_done: int | None) -> bool:
+        """Whether to save after ``step``, or at the end of the ``epochs_done``-th epoch."""
+        if self._is_best:
+            return True
+        if self._step == step:
+            return False
+        every, count = (
+            (self.every_steps, step) if epochs_done is None else (self.every_epochs, epochs_done)
+        )
+        return self.control.save_is_due or (every is not None and count % every == 0)
+
+    def save(self, step: int, epoch: int) -> None:
+        """Write a checkpoint, or begin to. Collective."""
+        if self.capture is None:
+            return
+        if self.writer is not None:
+            self.world.notes.announce("writes the checkpoint")
+        held, state = self.capture()
+        self.settle()
+        if self.writer is not None:
+            order = Order(step, epoch, held.model, held.optimizer, state, self._is_best)
+            self.writer.write(order)
+            self.world.notes.announce("")
+        self._step, self._is_best, self._is_stale = step, False, False
+        self.control.saved()
+        self.control.tick()
+        self.settle()
+
+    def settle(self) -> None:
+        """Tell what has become of the writes. Raises ``TrainingError`` where one failed."""
+        for written in self.writer.finished() if self.writer is not None else ():
+            if written.path is not None:
+                at = written.step, written.epoch, written.path
+                self.tell(CheckpointSaved(*at, written.seconds, written.stalled_s))
+            elif self.goes_on:
+                self.tell(Notice(f"{written.error}; training goes on without it"))
+            else:
+                raise TrainingError(str(written.error))
+
+    def finish(self, step: int, epoch: int) -> None:
+        """Save what is not saved yet, and wait until it is whole. Collective."""
+        problem = None
+        self.goes_on = False  # no later one makes up for this
+        try:
+            if step and (self._step != step or self._is_stale):
+                self.save(step, epoch)
+            if self.writer is not None:
+                self.writer.wait()
+            self.settle()
+        except TrainingError as error:
+            problem = str(error)
+        problem = self.world.share(problem)
+        if problem is not None:
+            raise TrainingError(problem)

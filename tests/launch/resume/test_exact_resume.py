@@ -1,0 +1,141 @@
+"""A run that was stopped or killed and started again ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import pytest
+
+WORLDS = pytest.mark.parametrize("processes", [1, 2])
+
+
+def straight(train, left, words, processes):
+    assert train(*words, "name=straight", processes=processes).codes == [0] * processes
+    return left("straight").bytes()
+
+
+def extend(train, words, stops, processes):
+    """Train to each of ``stops`` steps in turn, by the same folder."""
+    for stop in stops:
+        ended = train(*words, f"train.max_steps={stop}", "name=again", processes=processes)
+        assert ended.codes == [0] * processes, ended.output
+
+
+@WORLDS
+@pytest.mark.parametrize(
+    "stops",
+    [(3, 13), (1, 2, 4, 5, 13), (6, 12, 13), (5, 6, 7, 13), (13, 13)],
+    ids=["once", "often in one epoch", "at an epoch's end", "around it", "at the end"],
+)
+def test_D1_D3_D5_D6_D10_resumed_in_any_place_the_bytes_are_the_same(
+    train, left, noisy, processes, stops
+):
+    wanted = straight(train, left, (*noisy, "train.max_steps=13"), processes)
+    extend(train, noisy, stops, processes)
+    assert left("again").bytes() == wanted
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("data.workers=2",),
+        ("data.workers=2", "data.persistent=false"),
+        ("task.batch_norm=true",),
+        ("train.accumulate=2", "train.clip_norm=0.5"),
+        ("train.precision=float16",),
+        ("train.precision=bfloat16", "optimizer._target_=torch.optim.SGD", "optimizer.momentum=.9"),
+        ("task.stream=true",),
+        ("task.stream=true", "data.workers=2"),
+        ("data.drop_last=true",),
+    ],
+    ids=lambda more: " ".join(more),
+)
+def test_D3_D11_with_workers_scaler_streams_and_more_the_bytes_are_the_same(
+    train, left, noisy, more
+):
+    words = (*noisy, *more)
+    wanted = straight(train, left, (*words, "train.max_steps=13"), 2)
+    extend(train, words, (9, 11, 13), 2)  # the first steps of float16 only lower its scale
+    assert left("again").bytes() == wanted
+
+
+@WORLDS
+def test_killed_at_once_after_a_checkpoint_it_goes_on_from_there(train, left, noisy, processes):
+    words = (*noisy, "train.epochs=2", "checkpoint.every_steps=2")
+    wanted = straight(train, left, words, processes)
+    told = (*words, "name=again", "task.told_at=9", "task.signal=9")
+    ended = train(*told, processes=processes, timeout_s=30)
+    assert ended.codes[0] == -9
+    assert train(*told, processes=processes).codes == [0] * processes
+    assert left("again").lines("start")[-1]["step"] == 8
+    different = left("again").bytes()
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert different[name] == wanted[name]
+
+
+def test_D5_D7_the_learning_rate_of_each_step_is_that_of_the_unbroken_run(train, left, noisy):
+    straight(train, left, (*noisy, "train.max_steps=13"), 1)
+    extend(train, noisy, (2, 4, 5, 13), 1)
+    rates = [[row["lr"] for row in left(name).lines("step")] for name in ("straight", "again")]
+    assert len(rates[0]) == 13
+    assert rates[0] == rates[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("OneCycleLR", ("scheduler.max_lr=0.1", "scheduler.total_steps=20")),
+        ("LinearLR", ("scheduler.total_iters=9",)),
+        ("MultiStepLR", ("scheduler.milestones=[3,9]",)),
+        ("ReduceLROnPlateau", ("scheduler.patience=0", "scheduler.metric=valid/loss")),
+        ("CosineAnnealingWarmRestarts", ("scheduler.T_0=4", "scheduler.T_mult=2")),
+        ("CyclicLR", ("scheduler.base_lr=0.001", "scheduler.max_lr=0.1")),
+    ],
+)
+def test_D5_every_kind_of_schedule_goes_on_where_it_was(train, left, noisy, kind, more):
+    plain = [word for word in noisy if not word.startswith("scheduler")]
+    words = (*plain, f"scheduler._target_=torch.optim.lr_scheduler.{kind}", *more)
+    words = (*words, "evaluate.every_steps=1", "optimizer._target_=torch.optim.SGD")
+    words = (*words, "optimizer.momentum=0.9")
+    wanted = straight(train, left, (*words, "train.max_steps=13"), 1)
+    extend(train, words, (5, 10, 13), 1)
+    assert left("again").bytes() == wanted
+
+
+def test_H1_H2_every_step_has_one_line_and_one_point(train, left, noisy, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = (*noisy, "train.epochs=2", "checkpoint.every_steps=5", "name=again")
+    told = (*words, "task.told_at=9", "task.signal=9")
+    train(*told)
+    train(*told)
+    assert [row["step"] for row in left("again").lines("step")] == list(range(1, 13))
+    read = EventAccumulator(str(left("again").folder), size_guidance={"scalars": 0}).Reload()
+    assert [e.step for e in read.Scalars("train/loss")] == list(range(1, 13))
+
+
+def test_D19_completed_nothing_is_done_and_that_is_said(train, left, noisy):
+    words = (*noisy, "train.max_steps=7", "name=again")
+    train(*words)
+    before = left("again").bytes()
+    ended = train(*words)
+    assert ended.codes == [0]
+    assert "already complete: runs/again, 7 steps in 1 epochs" in ended.output
+    fewer = train(*noisy, "train.max_steps=5", "name=again")
+    assert "already complete" in fewer.output
+    assert left("again").bytes() == before
+
+
+def test_what_changed_in_the_configuration_is_said_and_holds(train, left, noisy):
+    words = [word for word in noisy if not word.startswith("scheduler")]
+    train(*words, "train.max_steps=3", "name=again")
+    ended = train(*words, "train.max_steps=5", "optimizer.lr=0.005", "name=again")
+    assert "note: optimizer.lr=0.005 (was 0.01)" in ended.output
+    assert "note: train.max_steps=5 (was 3)" in ended.output
+    assert [row["lr"] for row in left("again").lines("step")] == [0.01] * 3 + [0.005] * 2
+
+
+def test_a_new_learning_rate_keeps_its_place_on_the_schedule(train, left, noisy):
+    train(*noisy, "train.max_steps=6", "name=low")
+    train(*noisy, "train.max_steps=3", "name=again")
+    train(*noisy, "train.max_steps=6", "optimizer.lr=0.02", "name=again")
+    low, again = ([row["lr"] for row in left(n).lines("step")] for n in ("low", "again"))
+    assert again == pytest.approx(low[:3] + [2 * rate for rate in low[3:]])

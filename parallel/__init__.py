@@ -18,6 +18,7 @@ from parallel.strategy import (
     Share,
     StepResult,
     Strategy,
+    Work,
 )
 from parallel.sums import sums
 from parallel.world import World, join, use_deterministic_algorithms, whoami
@@ -47,6 +48,7 @@ __all__ = [
     "StepResult",
     "Strategy",
     "UsageError",
+    "Work",
     "World",
     "WorldError",
     "find_device",

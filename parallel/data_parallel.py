@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from parallel.errors import UsageError
 from parallel.single import TrainingLoss, Whole, refuse_many
-from parallel.strategy import Batch, Engine, MakeOptimizers, Objective, Settings, Strategy
-from parallel.world import World
+from parallel.strategy import Batch, Engine, Strategy, Work
 
 
 class Scattered(nn.Module):
@@ -75,19 +74,14 @@ class DataParallel(Strategy):
         """Refuse more processes than one."""
         refuse_many("data_parallel", world_size)
 
-    def engine(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizers,
-        objective: Objective,
-        settings: Settings,
-        world: World,
-    ) -> Engine:
+    def start(self, work: Work) -> Engine:
         """Return the model over all visible GPUs; with fewer than two, the model alone."""
-        engine = Whole(model, make_optimizer, objective, settings, world)
-        count = torch.cuda.device_count() if world.device.type == "cuda" else 0
+        engine = Whole(work)
+        count = torch.cuda.device_count() if work.world.device.type == "cuda" else 0
         if count > 1:
-            engine.forward = Scattered(TrainingLoss(engine.module, objective), list(range(count)))
+            engine.forward = Scattered(
+                TrainingLoss(engine.module, work.objective), list(range(count))
+            )
         else:
             engine.notices = [
                 f"data_parallel has {count} GPUs to divide a batch over; it runs as single"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,33 +15,17 @@ from parallel.agreement import describe, differing, first_unlike, listed
 from parallel.divergence import Start
 from parallel.errors import DisagreementError, UsageError
 from parallel.single import Whole
-from parallel.strategy import (
-    Engine,
-    MakeOptimizers,
-    Objective,
-    Settings,
-    Share,
-    StepResult,
-    Strategy,
-)
+from parallel.strategy import Engine, Share, StepResult, Strategy, Work
 from parallel.world import World
 
 
 class Replica(Whole):
     """One whole model among ``world.size``, its gradients averaged by torch's wrapper."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizers,
-        objective: Objective,
-        settings: Settings,
-        world: World,
-        strategy: DDP,
-    ) -> None:
-        _refuse_unlike(model, world)
-        super().__init__(model, make_optimizer, objective, settings, world)
-        self.replicas = world.size
+    def __init__(self, work: Work, strategy: DDP) -> None:
+        _refuse_unlike(work.model, work.world)
+        super().__init__(work)
+        self.replicas = self.world.size
         self._find_unused = strategy.find_unused_parameters
         self._trainable = [p for p in self.module.parameters() if p.requires_grad]
         self._start = Start(self.module)
@@ -50,7 +34,7 @@ class Replica(Whole):
             self.forward = self.wrapped
             self._trainable[0].register_post_accumulate_grad_hook(self._own_backward_done)
         else:  # torch refuses to wrap what is only judged; its values are rank 0's all the same
-            world.broadcast([*self.module.parameters(), *self.module.buffers()])
+            self.world.broadcast([*self.module.parameters(), *self.module.buffers()])
 
     def _wrap(self, strategy: DDP) -> DistributedDataParallel:
         return DistributedDataParallel(
@@ -124,25 +108,14 @@ class DDP(Strategy):
         """Return the number of processes: each is a replica."""
         return world.size
 
-    def engine(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizers,
-        objective: Objective,
-        settings: Settings,
-        world: World,
-    ) -> Engine:
+    def start(self, work: Work) -> Engine:
         """Return this process's replica; in a world of one, the model alone."""
-        notices = []
+        notices, world = [], work.world
         if self.sync_batch_norm and world.device.type == "cuda" and world.size > 1:
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            work = replace(work, model=nn.SyncBatchNorm.convert_sync_batchnorm(work.model))
         elif self.sync_batch_norm:
             notices = ["strategy.sync_batch_norm needs several GPUs; it is ignored here"]
-        engine = (
-            Whole(model, make_optimizer, objective, settings, world)
-            if world.size == 1
-            else Replica(model, make_optimizer, objective, settings, world, self)
-        )
+        engine = Whole(work) if world.size == 1 else Replica(work, self)
         engine.notices = notices
         return engine
 

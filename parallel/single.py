@@ -18,16 +18,14 @@ from parallel.strategy import (
     Batch,
     Engine,
     EngineState,
-    MakeOptimizers,
     Objective,
     Outcome,
-    Settings,
     Share,
     StepResult,
     Strategy,
+    Work,
 )
 from parallel.update import Update
-from parallel.world import World
 
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -48,22 +46,16 @@ class TrainingLoss(nn.Module):
 class Whole(Engine):
     """The whole model in this process; ``replicas`` of it share each global batch."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizers,
-        objective: Objective,
-        settings: Settings,
-        world: World,
-    ) -> None:
-        self.module = model.to(world.device)
+    def __init__(self, work: Work) -> None:
+        settings, world = work.settings, work.world
+        self.module = work.model.to(world.device)
         if settings.precision == "float64":
             self.module.double()  # .to(dtype) would cut complex parameters to their real part
-        self.world, self.objective = world, objective
+        self.world, self.objective = world, work.objective
         self.replicas = 1
         self.phases = Phases(world.device)
         self.tail = "backward"  # the phase that ends when backward returns
-        self.optimizers = make_optimizer(self.module)
+        self.optimizers = work.make_optimizer(self.module)
         naming.check(self.module, self.optimizers)
         self.update = Update(self.optimizers, settings, world.device)
         self._parameters = list(self.module.parameters())
@@ -72,7 +64,7 @@ class Whole(Engine):
         self._whole: Callable[[], Tensor] | None = None  # waits for their sum over all ranks
         if settings.compile:
             self.module.compile()
-        self.forward: nn.Module = TrainingLoss(self.module, objective)
+        self.forward: nn.Module = TrainingLoss(self.module, work.objective)
         low = AUTOCAST.get(settings.precision)
         self._autocast: Callable[[], AbstractContextManager[Any]] = (
             (lambda: torch.autocast(world.device.type, low)) if low else nullcontext
@@ -202,16 +194,9 @@ class Single(Strategy):
         """Refuse more processes than one."""
         refuse_many("single", world_size)
 
-    def engine(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizers,
-        objective: Objective,
-        settings: Settings,
-        world: World,
-    ) -> Engine:
+    def start(self, work: Work) -> Engine:
         """Return the whole model at work on this process's device."""
-        return Whole(model, make_optimizer, objective, settings, world)
+        return Whole(work)
 
 
 def refuse_many(name: str, world_size: int) -> None:

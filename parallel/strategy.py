@@ -49,6 +49,17 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a strategy is put to: a model, how it is updated and judged, and the processes."""
+
+    model: nn.Module
+    make_optimizer: MakeOptimizers
+    objective: Objective
+    settings: Settings
+    world: World
+
+
+@dataclass(frozen=True)
 class Share:
     """One replica's part of one global batch, on the replica's device.
 
@@ -133,7 +144,7 @@ class Engine(ABC):
 class Strategy(ABC):
     """One way to spread a training step over processes. Subclass as a frozen dataclass.
 
-    Its fields are its configuration keys.
+    Its fields are its configuration keys; ``start`` is what it must define.
     """
 
     def replicas(self, world: World) -> int:
@@ -143,7 +154,6 @@ class Strategy(ABC):
     def check(self, world_size: int) -> None:  # noqa: B027 - most take any number
         """Raise ``UsageError`` where ``world_size`` processes cannot train this way."""
 
-    @abstractmethod
     def engine(
         self,
         model: nn.Module,
@@ -153,3 +163,8 @@ class Strategy(ABC):
         world: World,
     ) -> Engine:
         """Put ``model`` to work on this process's device. Collective."""
+        return self.start(Work(model, make_optimizer, objective, settings, world))
+
+    @abstractmethod
+    def start(self, work: Work) -> Engine:
+        """Return the engine that does ``work``; see ``engine``."""

@@ -75,7 +75,7 @@ MODULE = """
     class Mine(Strategy):
         parts: int = 2
 
-        def engine(self, *arguments):
+        def start(self, work):
             raise NotImplementedError
 
 

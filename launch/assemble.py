@@ -57,7 +57,7 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
         use_deterministic_algorithms()
     datasets = prepare_data(prepared, world)
     length = Length.of(config, datasets["train"])
-    engine, initial = _engine(prepared, around)
+    engine, initial = _engine(prepared, around, length)
     schedule = make_schedule(
         config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
     )
@@ -142,7 +142,7 @@ def _shards(prepared: Prepared, datasets: Datasets) -> int | None:
     return prepared.replicas * max(1, prepared.config.data.workers)
 
 
-def _engine(prepared: Prepared, around: Surroundings) -> tuple[Engine, list[str]]:
+def _engine(prepared: Prepared, around: Surroundings, length: Length) -> tuple[Engine, list[str]]:
     """Return the strategy at work on a model that starts alike on every rank, and notices."""
     config, task, world = prepared.config, prepared.task, around.world
     seed_all(config.seed)
@@ -154,7 +154,7 @@ def _engine(prepared: Prepared, around: Surroundings) -> tuple[Engine, list[str]
         notices = init_from(Path(weights), model, config.checkpoint.init_strict)
     train = config.train
     settings = Settings(train.precision, train.clip_norm, train.compile)
-    make = optimizer_maker(task, config.optimizer)
+    make = optimizer_maker(task, config.optimizer, length.steps, length.steps_per_epoch)
     engine = prepared.strategy.engine(model, make, objective(task), settings, world)
     seed_all(derive(config.seed, "replica", _replica(prepared, world)))
     return engine, notices

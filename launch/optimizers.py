@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
 
-from launch.config import build
+from launch.config import build, with_run_values
 from launch.task import Task
 from parallel import UsageError
 
@@ -17,17 +17,20 @@ FUSED = {f"torch.optim.{kind.__name__}": kind for kind in (SGD, Adam, AdamW)}
 
 
 def optimizer_maker(
-    task: Task, settings: Mapping[str, Any]
+    task: Task, settings: Mapping[str, Any], steps: int | None, steps_per_epoch: int | None
 ) -> Callable[[nn.Module], list[Optimizer]]:
-    """Return what makes the optimizers of a model that is on its device already."""
+    """Return what makes the optimizers of a model that is on its device already.
+
+    steps, steps_per_epoch: of the run, which ``settings`` may name; None where not known.
+    """
 
     def make(model: nn.Module) -> list[Optimizer]:
         _check_parameters(model)
         own = task.optimizers(model)
         if own is None:
             parameters = [p for p in model.parameters() if p.requires_grad]
-            keys = with_fused(settings, model)
-            own = build(keys, Optimizer, "optimizer", params=parameters)
+            keys = with_run_values(settings, steps, steps_per_epoch, "optimizer")
+            own = build(with_fused(keys, model), Optimizer, "optimizer", params=parameters)
         made = [own] if isinstance(own, Optimizer) else list(own)
         if not made or not all(isinstance(optimizer, Optimizer) for optimizer in made):
             met = [type(optimizer).__name__ for optimizer in made]

@@ -17,6 +17,7 @@ from launch.config import (
     build,
     build_strategy,
     build_task,
+    with_run_values,
 )
 from launch.data import (
     GlobalBatchSampler,
@@ -83,14 +84,14 @@ def load_datasets(config: Config, task: Task, replicas: int) -> Datasets:
 def check_updates(config: Config, datasets: Datasets | None) -> None:
     """Try optimizer and scheduler on a stand-in for the model. Raises ``UsageError``."""
     stand_in = [torch.nn.Parameter(torch.zeros(2, 2))]
-    optimizer = build(config.optimizer, Optimizer, "optimizer", params=stand_in)
-    refuse_closures([optimizer])
     length = Length.of(config, datasets["train"]) if datasets else Length(1000, 100)
-    schedule = make_schedule(config.scheduler, [optimizer], length.steps, length.steps_per_epoch)
-    may_end_earlier = (
-        length.steps_per_epoch is None or config.train.max_minutes or config.early_stop
-    )
-    certain = 1 if datasets is None or may_end_earlier else length.steps
+    steps, per_epoch = length.steps, length.steps_per_epoch
+    settings = with_run_values(config.optimizer, steps, per_epoch, "optimizer")
+    optimizer = build(settings, Optimizer, "optimizer", params=stand_in)
+    refuse_closures([optimizer])
+    schedule = make_schedule(config.scheduler, [optimizer], steps, per_epoch)
+    may_end_earlier = per_epoch is None or config.train.max_minutes or config.early_stop
+    certain = 1 if datasets is None or may_end_earlier else steps
     check_schedule(schedule, certain or 1)
 
 

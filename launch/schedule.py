@@ -99,7 +99,7 @@ def make_schedule(
     """Return the schedule of a configuration's ``scheduler``: one for each optimizer."""
     if settings is None:
         return Schedule()
-    keys = with_run_values(dict(settings), steps, steps_per_epoch)
+    keys = with_run_values(settings, steps, steps_per_epoch, "scheduler")
     metric = keys.pop("metric", None)
     schedulers = [_made(keys, LRScheduler, "scheduler", optimizer) for optimizer in optimizers]
     plateau = isinstance(schedulers[0], ReduceLROnPlateau)

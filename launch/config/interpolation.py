@@ -58,14 +58,17 @@ def escaped(value: Any, *, keep_run: bool = False) -> Any:
 
 
 def with_run_values(
-    settings: Mapping[str, Any], steps: int | None, steps_per_epoch: int | None
+    settings: Mapping[str, Any], steps: int | None, steps_per_epoch: int | None, key: str = ""
 ) -> dict[str, Any]:
-    """Return ``settings`` with ``${run:steps}`` and ``${run:steps_per_epoch}`` as numbers."""
+    """Return ``settings`` with ``${run:steps}`` and ``${run:steps_per_epoch}`` as numbers.
+
+    key: the name of ``settings`` in messages.
+    """
     values = {"steps": steps, "steps_per_epoch": steps_per_epoch}
-    for key, text in leaves(settings):
+    for full, text in leaves(settings, key):
         for name in _RUN.findall(text) if isinstance(text, str) else ():
             if values.get(name) is None:
-                raise ConfigError(_no_run_value(key, text, name))
+                raise ConfigError(_no_run_value(full, text, name))
     return dict(_mapped(settings, lambda text: _with_numbers(text, values)))
 
 

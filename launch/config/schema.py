@@ -159,7 +159,8 @@ class Config:
         "_target_: a Task; its fields are the other keys",
     )
     optimizer: dict[str, Any] = key(
-        {"_target_": "torch.optim.AdamW", "lr": 2e-3}, "_target_: any torch optimizer, and its keys"
+        {"_target_": "torch.optim.AdamW", "lr": 2e-3},
+        "_target_: any torch optimizer, and its keys; ${run:steps} is known, as in scheduler",
     )
     scheduler: dict[str, Any] | None = key(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -103,6 +104,13 @@ class DDP(Strategy):
     bucket_mb: float = 25.0  # gradients are sent in parcels of this size
     find_unused_parameters: bool = False
     sync_batch_norm: bool = False  # batch statistics over all processes; GPUs only
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket_mb < math.inf:
+            raise UsageError(
+                f"strategy.bucket_mb: wanted a size in MB above 0, met {self.bucket_mb:g}; the "
+                "default is strategy.bucket_mb=25"
+            )
 
     def replicas(self, world: World) -> int:
         """Return the number of processes: each is a replica."""

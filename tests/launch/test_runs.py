@@ -315,6 +315,14 @@ def test_D23_a_run_folder_that_cannot_be_written_is_said_in_one_line(tmp_path):
             tell(RunEnded("completed", 1, 1, "train.epochs", None, {}, 1.0))
 
 
+@pytest.mark.parametrize("size", ["0", "-1", ".nan", ".inf"])
+def test_a_bucket_of_no_size_is_refused_at_once(train, tmp_path, size):
+    ended = train("strategy.name=ddp", f"strategy.bucket_mb={size}")
+    assert ended.codes == [2]
+    assert ended.output.startswith("strategy.bucket_mb: wanted a size in MB above 0, met ")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_file_in_the_place_of_the_run_folder_is_said_and_kept(train, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     ended = train(*QUICK, processes=1)

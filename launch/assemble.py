@@ -110,6 +110,7 @@ def _training(
         limits=Limits(train.epochs, train.max_steps, early.patience if early else None),
         early=Best(early.metric, early.mode, "early_stop") if early else None,
         after_step=after_step(prepared.task, engine.module, world, tell),
+        compare_replicas=train.compare_replicas,
     )
 
 

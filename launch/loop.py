@@ -54,6 +54,7 @@ class Training:
     limits: Limits
     early: Best | None = None
     after_step: Callable[[Position], None] | None = None
+    compare_replicas: bool = True
     at: Position = field(default_factory=Position)
     metrics: dict[str, float] = field(default_factory=dict)  # "valid/loss": the last of each
     judged: int = 0  # the step after which that was
@@ -99,7 +100,7 @@ class Training:
         self.schedule.advance(result.skipped)
         if self.after_step:
             self.after_step(self.at)
-        if self._steps in AGREED_AFTER:
+        if self.compare_replicas and self._steps in AGREED_AFTER:
             self.engine.check_agreement()
         return self._after()
 

@@ -22,7 +22,8 @@ BESIDE = (
     "changed beside the wrapped training step; compute the loss in the task's loss() and from the "
     "model that it is given, not from .module or a copy, and give a change by hand, as a first "
     "batch's initialisation, noise or averaging, the same values on every rank: "
-    "torch.distributed.broadcast(tensor, 0)"
+    "torch.distributed.broadcast(tensor, 0); only where the machines are of unlike kinds, whose "
+    "rounding may differ, and nothing else is left: train.compare_replicas=false"
 )
 
 

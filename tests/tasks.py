@@ -112,6 +112,18 @@ class Ranks(Probe):
 
 
 @dataclass
+class Apart(Probe):
+    """A weight that rank 1 changes on its own in the step ``apart_at``."""
+
+    apart_at: int = 1
+
+    def after_step(self, context):
+        if context.step == self.apart_at and os.environ.get("RANK") == "1":
+            with torch.no_grad():
+                context.model[0].weight.add_(0.001)
+
+
+@dataclass
 class Longer(Probe):
     """A train split that is one sample longer on rank 1."""
 

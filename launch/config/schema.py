@@ -42,6 +42,9 @@ class Train:
     max_skipped: int = key(
         10, "steps in a row without finite gradients that end the run", at_least=1
     )
+    compare_replicas: bool = key(
+        True, "compare the replicas' weights after steps 1 and 2 and at checkpoints"
+    )
     compile: bool = key(False, "compile the model with torch.compile")
     deterministic: bool = key(False, "use torch's deterministic algorithms only")
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
@@ -15,6 +19,7 @@ from launch.data import EvaluationBatches, Transfer, loader
 from launch.evaluation import combine
 from launch.objective import objective
 from launch.task import Task
+from launch.tasks.digits import Digits
 from parallel import DDP, Outcome, Settings, Single, Strategy, World, sums
 
 SAMPLES, BATCH, STEPS = 23, 7, 12  # no process count from 2 to 4 divides either
@@ -169,3 +174,71 @@ def mean_of_ids(world):
     own = [Outcome(ids.mean(), float(len(ids))) for ids in batches[world.rank :: world.size]]
     metrics, samples = combine(own, [3, 2][world.rank], world)
     assert (metrics["loss"], samples) == (2.0, 5)
+
+
+@dataclass
+class NumberedDigits(Digits):
+    """The digits, with the numbers of the samples in each step written down on each rank."""
+
+    def __post_init__(self):
+        self.numbers = []
+
+    def datasets(self):
+        found = super().datasets()
+        train = found["train"].tensors
+        return {**found, "train": TensorDataset(*train, torch.arange(len(train[0])))}
+
+    def loss(self, model, batch):
+        if model.training:
+            self.numbers += batch[2].tolist()
+        return super().loss(model, batch)
+
+    def after_step(self, context):
+        with Path(f"samples-{os.environ.get('RANK', 0)}.txt").open("a") as file:
+            file.write(" ".join(map(str, [context.step, *self.numbers])) + "\n")
+        self.numbers.clear()
+
+
+DIGITS = (
+    "task._target_=tests.test_agreement.NumberedDigits",
+    "task.width=4",
+    "task.batch_norm=false",
+    "train.precision=float64",
+    "train.epochs=3",
+    "log.every_steps=1",
+    "log.progress=none",
+)
+DIGITS_STEPS = 69  # 1,437 samples in batches of 64: 23 an epoch, the last of 29
+
+
+def trained(train, folder, legs):
+    """Train by (processes, last step); return each step's samples and loss, and the weights."""
+    for processes, last in legs:
+        words = (f"name={folder.name}", f"train.max_steps={last}")
+        ended = train(*DIGITS, *words, processes=processes)
+        assert ended.codes == [0] * processes, ended.output
+    samples = {}
+    for path in folder.parents[1].glob("samples-*.txt"):
+        for line in path.read_text().splitlines():
+            step, *numbers = map(int, line.split())
+            samples.setdefault(step, []).extend(numbers)
+        path.unlink()
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    losses = {row["step"]: row["loss"] for row in rows if row["event"] == "step"}
+    weights = sorted(load_file(folder / "checkpoints/last/model.safetensors").items())
+    assert {weight.dtype for _, weight in weights} == {torch.float64}
+    flat = torch.cat([weight.flatten() for _, weight in weights]).tolist()
+    return {step: sorted(numbers) for step, numbers in samples.items()}, losses, flat
+
+
+def test_resumed_on_other_numbers_of_processes_a_run_is_that_of_one(train, tmp_path):
+    stops = sorted(random.Random(1).sample(range(1, DIGITS_STEPS), 3))
+    legs = zip((2, 1, 3, 2), (*stops, DIGITS_STEPS), strict=True)
+    expected = trained(train, tmp_path / "runs/straight", [(1, DIGITS_STEPS)])
+    found = trained(train, tmp_path / "runs/again", legs)
+    assert found[0] == expected[0], stops
+    assert [len(numbers) for _, numbers in sorted(found[0].items())] == [*[64] * 22, 29] * 3
+    steps = range(1, DIGITS_STEPS + 1)
+    losses, wanted = ([run[1][step] for step in steps] for run in (found, expected))
+    assert largest_difference(losses, wanted) < 1e-9, stops
+    assert largest_difference(found[2], expected[2]) < 1e-9, stops

@@ -52,11 +52,15 @@ def fail(fault):
 
 
 class Stream(IterableDataset):
-    def __init__(self, size: int) -> None:
-        self.size = size
+    """Numbers one by one; filtered: some are left out, so that nobody knows how many there are."""
+
+    def __init__(self, size: int, filtered: bool = False) -> None:
+        self.size, self.filtered = size, filtered
 
     def __iter__(self):
         for index in range(self.size):
+            if self.filtered and index % 7 in (1, 2, 4):
+                continue
             yield torch.tensor([float(index)] * 3), torch.tensor(float(index))
 
 
@@ -70,6 +74,7 @@ class Probe(Task):
     fault_rank: int = 1
     sleep_s: float = 0.0
     stream: bool = False
+    filtered: bool = False
     batch_norm: bool = False
 
     def prepare(self):
@@ -81,7 +86,7 @@ class Probe(Task):
 
     def datasets(self):
         numbers = Numbers(self.samples, self.fault, self.fault_rank)
-        found = {"train": Stream(self.samples) if self.stream else numbers}
+        found = {"train": Stream(self.samples, self.filtered) if self.stream else numbers}
         if self.valid:
             numbers = torch.arange(float(self.valid))
             found["valid"] = TensorDataset(numbers.unsqueeze(1).expand(-1, 3), numbers)

@@ -44,11 +44,12 @@ def test_D1_D3_D5_D6_D10_resumed_in_any_place_the_bytes_are_the_same(
         ("train.precision=bfloat16", "optimizer._target_=torch.optim.SGD", "optimizer.momentum=.9"),
         ("task.stream=true",),
         ("task.stream=true", "data.workers=2"),
+        ("task.stream=true", "task.filtered=true", "task.samples=99"),
         ("data.drop_last=true",),
     ],
     ids=lambda more: " ".join(more),
 )
-def test_D3_D11_with_workers_scaler_streams_and_more_the_bytes_are_the_same(
+def test_D3_D11_D22_with_workers_scaler_streams_and_more_the_bytes_are_the_same(
     train, left, noisy, more
 ):
     words = (*noisy, *more)
@@ -139,3 +140,15 @@ def test_a_new_learning_rate_keeps_its_place_on_the_schedule(train, left, noisy)
     train(*noisy, "train.max_steps=6", "optimizer.lr=0.02", "name=again")
     low, again = ([row["lr"] for row in left(n).lines("step")] for n in ("low", "again"))
     assert again == pytest.approx(low[:3] + [2 * rate for rate in low[3:]])
+
+
+def test_D12_the_schedule_waits_for_steps_that_were_skipped_and_after_resuming_too(
+    train, left, noisy
+):
+    fault = ("fault.kind=nan", "fault.step=3")
+    words = (*noisy, *fault, "name=again")
+    for stop in (4, 8):
+        assert train(*words, f"train.max_steps={stop}").codes == [0]
+    assert train(*noisy, "train.max_steps=7", "name=straight").codes == [0]
+    rates = {n: [row["lr"] for row in left(n).lines("step")] for n in ("again", "straight")}
+    assert rates["again"] == [*rates["straight"][:3], *rates["straight"][2:]]

@@ -6,23 +6,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from launch.checkpoint import link, newest, read, write
+from launch.checkpoint import link, newest, read
 from launch.checkpoint.files import _put
-
-STATE = {"epoch": 3, "samples": 77, "groups": [[{"lr": 1e-3, "betas": [0.9, 0.999]}]]}
-
-
-def some_model():
-    torch.manual_seed(0)
-    return {"b.weight": torch.randn(4, 3), "a.bias": torch.randn(3, dtype=torch.float64)}
-
-
-def files_of(folder):
-    return {
-        str(p.relative_to(folder)): p.read_bytes()
-        for p in sorted(folder.rglob("*"))
-        if p.is_file() and not p.is_symlink()
-    }
 
 
 @pytest.mark.parametrize(
@@ -47,8 +32,8 @@ def files_of(folder):
     ],
     ids=lambda t: f"{str(t.dtype)[6:]}-{tuple(t.shape)}",
 )
-def test_a_tensor_comes_back_as_it_was(tmp_path, tensor):
-    path = write(tmp_path, 1, {"x": tensor}, {}, {})
+def test_a_tensor_comes_back_as_it_was(tmp_path, tensor, save):
+    path = save(tmp_path, 1, {"x": tensor})
     model, optimizer, state = read(path)
     assert model["x"].dtype == tensor.dtype
     assert model["x"].shape == tensor.shape
@@ -56,28 +41,28 @@ def test_a_tensor_comes_back_as_it_was(tmp_path, tensor):
     assert (optimizer, state) == ({}, {})
 
 
-def test_state_comes_back_and_names_are_the_models_own(tmp_path):
+def test_state_comes_back_and_names_are_the_models_own(tmp_path, save, model, state):
     optimizer = {"0/b.weight/exp_avg": torch.ones(4, 3), "0/b.weight/step": torch.tensor(3.0)}
-    path = write(tmp_path, 120, some_model(), optimizer, STATE)
+    path = save(tmp_path, 120, model, optimizer, state)
     assert path == tmp_path / "step-00000120"
     assert sorted(load_file(path / "model.safetensors")) == ["a.bias", "b.weight"]
-    model, moments, state = read(path)
-    assert state == STATE
+    back, moments, told = read(path)
+    assert told == state
     assert sorted(moments) == sorted(optimizer)
-    assert torch.equal(model["b.weight"], some_model()["b.weight"])
+    assert torch.equal(back["b.weight"], model["b.weight"])
 
 
-def test_what_was_read_may_be_changed_without_changing_the_file(tmp_path):
-    path = write(tmp_path, 1, some_model(), {}, {})
+def test_what_was_read_may_be_changed_without_changing_the_file(tmp_path, save, model):
+    path = save(tmp_path, 1)
     read(path)[0]["b.weight"].zero_()
-    assert torch.equal(read(path)[0]["b.weight"], some_model()["b.weight"])
+    assert torch.equal(read(path)[0]["b.weight"], model["b.weight"])
 
 
-def test_a_tied_tensor_is_saved_once_and_tied_again(tmp_path):
+def test_a_tied_tensor_is_saved_once_and_tied_again(tmp_path, save):
     embedding, head = nn.Embedding(100, 64), nn.Linear(64, 100, bias=False)
     head.weight = embedding.weight
     model = {"head.weight": head.weight, "embedding.weight": embedding.weight}
-    path = write(tmp_path, 1, model, {}, {})
+    path = save(tmp_path, 1, model)
     assert (path / "model.safetensors").stat().st_size < 100 * 64 * 4 + 500
     notes = json.loads((path / "state.json").read_text())
     assert notes["aliases"]["model"] == {"head.weight": "embedding.weight"}
@@ -86,7 +71,7 @@ def test_a_tied_tensor_is_saved_once_and_tied_again(tmp_path):
     assert torch.equal(back["head.weight"], embedding.weight)
 
 
-def test_parts_of_one_storage_are_saved_apart(tmp_path):
+def test_parts_of_one_storage_are_saved_apart(tmp_path, save):
     whole = torch.arange(12.0)
     model = {
         "all": whole,
@@ -94,7 +79,7 @@ def test_parts_of_one_storage_are_saved_apart(tmp_path):
         "grid": whole.view(3, 4),
         "turned": whole.view(3, 4).t(),
     }
-    path = write(tmp_path, 1, model, {}, {})
+    path = save(tmp_path, 1, model)
     assert json.loads((path / "state.json").read_text())["aliases"]["model"] == {}
     back = read(path)[0]
     for name, tensor in model.items():
@@ -103,22 +88,23 @@ def test_parts_of_one_storage_are_saved_apart(tmp_path):
     assert torch.equal(back["all"], whole)
 
 
-def test_empty_tensors_are_never_tied(tmp_path):
-    back = read(write(tmp_path, 1, {"a": torch.zeros(0), "b": torch.zeros(0)}, {}, {}))[0]
+def test_empty_tensors_are_never_tied(tmp_path, save):
+    back = read(save(tmp_path, 1, {"a": torch.zeros(0), "b": torch.zeros(0)}))[0]
     assert back["a"] is not back["b"]
 
 
-def test_equal_tensors_give_equal_bytes_whatever_order_time_and_folder(tmp_path):
-    model = some_model()
-    write(tmp_path / "one", 5, model, {"0/x": torch.ones(2)}, STATE)
+def test_equal_tensors_give_equal_bytes_whatever_order_time_and_folder(
+    tmp_path, save, files_of, model, state
+):
+    save(tmp_path / "one", 5, model, {"0/x": torch.ones(2)}, state)
     turned = {name: model[name].clone() for name in reversed(model)}
-    write(tmp_path / "two", 5, turned, {"0/x": torch.ones(2)}, dict(reversed(STATE.items())))
+    save(tmp_path / "two", 5, turned, {"0/x": torch.ones(2)}, dict(reversed(state.items())))
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
-def test_last_is_a_relative_link_to_the_newest(tmp_path):
-    write(tmp_path, 1, some_model(), {}, {})
-    write(tmp_path, 2, some_model(), {}, {})
+def test_last_is_a_relative_link_to_the_newest(tmp_path, save):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
     assert os.readlink(tmp_path / "last") == "step-00000002"
     link(tmp_path, "best", tmp_path / "step-00000001")
     assert os.readlink(tmp_path / "best") == "step-00000001"
@@ -127,24 +113,24 @@ def test_last_is_a_relative_link_to_the_newest(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path):
-    write(tmp_path, 3, {"x": torch.zeros(2)}, {}, {"try": 1})
-    path = write(tmp_path, 3, {"x": torch.ones(2)}, {}, {"try": 2})
+def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path, save):
+    save(tmp_path, 3, {"x": torch.zeros(2)}, {}, {"try": 1})
+    path = save(tmp_path, 3, {"x": torch.ones(2)}, {}, {"try": 2})
     model, _, state = read(path)
     assert torch.equal(model["x"], torch.ones(2))
     assert state == {"try": 2}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["last", "step-00000003"]
 
 
-def test_killed_while_replacing_the_old_one_is_still_found(tmp_path):
-    path = write(tmp_path, 3, {"x": torch.zeros(2)}, {}, {})
+def test_killed_while_replacing_the_old_one_is_still_found(tmp_path, save):
+    path = save(tmp_path, 3, {"x": torch.zeros(2)})
     with pytest.raises(FileNotFoundError):
         _put(tmp_path / ".gone.part", path)  # the moment between the two renames
     found, skipped = newest(tmp_path)
     assert found is not None
     assert read(found)[0]["x"].tolist() == [0, 0]
     assert skipped == []
-    write(tmp_path, 3, {"x": torch.ones(2)}, {}, {})
+    save(tmp_path, 3, {"x": torch.ones(2)})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["last", "step-00000003"]
 
 
@@ -155,7 +141,7 @@ def test_nothing_is_found_where_nothing_is(tmp_path):
     assert newest(tmp_path)[1][0][1] == "MANIFEST.json: No such file or directory"
 
 
-def test_steps_are_ordered_as_numbers(tmp_path):
-    write(tmp_path, 99_999_999, some_model(), {}, {})
-    last = write(tmp_path, 100_000_000, some_model(), {}, {})
+def test_steps_are_ordered_as_numbers(tmp_path, save):
+    save(tmp_path, 99_999_999)
+    last = save(tmp_path, 100_000_000)
     assert newest(tmp_path)[0] == last

@@ -10,6 +10,7 @@ checkpoints/
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -84,7 +85,7 @@ def write(folder: Path, contents: Contents) -> Path:
     part = folder / f".{path.name}.part"
     with _told(path):
         folder.mkdir(parents=True, exist_ok=True)
-        _remove(folder.glob(".*.part"))
+        _remove(folder, manifest.PART)
         try:
             part.mkdir()
             _fill(part, contents)
@@ -93,7 +94,7 @@ def write(folder: Path, contents: Contents) -> Path:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         link(folder, "last", path)
-        _remove(folder.glob(".*.old"))
+        _remove(folder, manifest.OLD)
     return path
 
 
@@ -135,7 +136,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def _state(path: Path) -> dict[str, Any]:
     state = decode(json.loads((path / "state.json").read_text(encoding="utf-8")))
-    if not isinstance(state, dict):
+    if not isinstance(state, dict) or not state.keys() >= set(NOTES):
         raise ValueError("state.json is not a checkpoint's state")
     return state
 
@@ -144,17 +145,28 @@ def newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Return the newest whole checkpoint, and the newer ones with what is wrong with them."""
     skipped: list[tuple[Path, str]] = []
     for path in in_order(folder):
-        wrong = manifest.fault(path)
+        wrong = fault(path)
         if wrong is None:
             return path, skipped
         skipped.append((path, wrong))
     return None, skipped
 
 
+def fault(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint; None where ``read`` gives back what was written."""
+    wrong = manifest.fault(path)
+    if wrong is None:
+        try:
+            read(path, verify=False)  # looks at names, shapes and state; maps the rest
+        except CheckpointError as error:
+            return f"cannot be read: {_reason(error.__cause__)}"
+    return wrong
+
+
 def in_order(folder: Path) -> list[Path]:
     """Return what looks like a checkpoint in ``folder``, the newest first."""
     found = [
-        (int(m[1]), p) for p in folder.glob("*step-*") if (m := manifest.STEP.fullmatch(p.name))
+        (int(m[2]), p) for p in folder.glob("*step-*") if (m := manifest.STEP.fullmatch(p.name))
     ]
     return [path for _, path in sorted(found, reverse=True)]
 
@@ -178,8 +190,9 @@ def _put(part: Path, path: Path) -> None:
     sync(path.parent)
 
 
-def _remove(paths: Iterator[Path]) -> None:
-    for path in list(paths):
+def _remove(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove what has one of ``names``: of our own making, and of no use any more."""
+    for path in [each for each in folder.iterdir() if names.fullmatch(each.name)]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -191,11 +204,15 @@ def _understood(path: Path) -> Iterator[None]:
     """Turn every way in which reading fails into a ``CheckpointError`` with the path."""
     try:
         yield
-    except (OSError, SafetensorError, RecursionError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"checkpoint {path} cannot be read: {why}") from error
+    except Exception as error:  # files can be wrong in more ways than a list would have
+        raise CheckpointError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: BaseException | None) -> str:
+    """Return an error in words, with its class where the words alone say little."""
+    if isinstance(error, OSError | SafetensorError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager

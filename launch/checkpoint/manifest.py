@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 NAME = "MANIFEST.json"
-STEP = re.compile(r"\.?step-(\d{8,})(\.old)?")  # the folder of a checkpoint
+STEP = re.compile(r"(\.)?step-([0-9]{8,})(?(1)\.old)")  # the folder of a checkpoint, or OLD
+OLD = re.compile(r"\.step-[0-9]{8,}\.old")  # the one that was just replaced
+PART = re.compile(r"\.(step-[0-9]{8,}(\.old)?|last|best)\.part")  # being written, or removed
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
@@ -30,7 +32,7 @@ def fault(folder: Path) -> str | None:
         if manifest["format"] != FORMAT:
             return f"{NAME} has format {manifest['format']}, this version reads {FORMAT}"
         named = STEP.fullmatch(folder.name)
-        if named and int(named[1]) != manifest["step"]:
+        if named and int(named[2]) != manifest["step"]:
             return f"{NAME} is of step {manifest['step']}"
         for name in FILES:
             wrong = _difference(folder / name, manifest["files"][name])

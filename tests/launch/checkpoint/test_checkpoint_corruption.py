@@ -1,0 +1,236 @@
+"""Two hundred ways to spoil the newest checkpoint of a real run: it is seen, and the last good one
+is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from launch.checkpoint import CheckpointError, manifest, newest, read
+from launch.config import load
+from launch.run import run
+from parallel import Place
+
+FILES = (*manifest.FILES, manifest.NAME)
+TENSORS = manifest.FILES[:2]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """The checkpoints of a run of the digits: steps 1, 2 and 3."""
+    runs = tmp_path_factory.mktemp("runs")
+    words = ["task.width=2", "train.max_steps=3", "checkpoint.every_steps=1", "checkpoint.keep=3"]
+    words += ["log.progress=none", "task.held_out=1400", f"runs={runs}"]
+    with torch.random.fork_rng():
+        assert run(load([], words), Place()) == 0
+    return runs / "digits/checkpoints"
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """The same, to be spoilt."""
+    return Path(shutil.copytree(trained, tmp_path / "checkpoints", symlinks=True))
+
+
+def step(number: int) -> str:
+    return f"step-{number:08d}"
+
+
+def seal(path: Path) -> None:
+    """Let the manifest say what the files are now: what is wrong is then in them."""
+    (path / manifest.NAME).write_text(manifest.describe(path, 3))
+
+
+def truncated(path, draw):
+    file = path / draw.choice(FILES)
+    os.truncate(file, draw.randrange(file.stat().st_size))
+
+
+def flipped(path, draw):
+    file = path / draw.choice(FILES)
+    data = bytearray(file.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    file.write_bytes(data)
+
+
+def longer(path, draw):
+    with (path / draw.choice(FILES)).open("ab") as file:
+        file.write(draw.randbytes(draw.randrange(1, 5000)))
+
+
+def zeroed(path, draw):
+    """As after a crash of a machine that had not written all of its memory."""
+    file = path / draw.choice(FILES)
+    size = file.stat().st_size
+    at = draw.randrange(size)
+    length = min(size - at, 4096)
+    data = file.read_bytes()
+    file.write_bytes(data[:at] + b"\0" * length + data[at + length :])
+    if file.read_bytes() == data:
+        truncated(path, draw)
+
+
+def missing(path, draw):
+    (path / draw.choice(FILES)).unlink()
+
+
+def emptied(path, draw):
+    for file in draw.sample(FILES, k=len(FILES)):
+        (path / file).unlink()
+
+
+def swapped(path, draw):
+    one, two = (path / name for name in draw.sample(FILES, k=2))
+    held = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(held)
+
+
+def of_another_step(path, draw):
+    name = draw.choice(FILES)
+    shutil.copy(path.with_name(step(2)) / name, path / name)
+
+
+def all_of_another_step(path, draw):
+    shutil.rmtree(path)
+    shutil.copytree(path.with_name(step(draw.randrange(1, 3))), path)
+
+
+def a_file_in_its_place(path, draw):
+    shutil.rmtree(path)
+    path.write_bytes(draw.randbytes(draw.randrange(100)))
+
+
+def a_link_to_itself(path, draw):
+    file = path / draw.choice(FILES)
+    file.unlink()
+    file.symlink_to(file.name)
+
+
+def the_folder_a_link_to_itself(path, draw):
+    shutil.rmtree(path)
+    path.symlink_to(path.name)
+
+
+def a_folder_in_a_files_place(path, draw):
+    file = path / draw.choice(FILES)
+    file.unlink()
+    file.mkdir()
+
+
+def state_of_another_kind(path, draw):
+    kinds = ("[]", "3", "null", '"text"', "{}", '{"step": 3}', '{"aliases": 1, "complex": []}')
+    (path / "state.json").write_text(draw.choice(kinds))
+    seal(path)
+
+
+def state_that_is_odd(path, draw):
+    state = json.loads((path / "state.json").read_text())
+    odd = {
+        "aliases": {"model": {"x": "of nothing"}, "optimizer": {}},
+        "complex": {"model": sorted(state["built"]), "optimizer": []},
+        "metrics": {"$float": 10**400},
+        "generators": {"$bytes": "!"},
+        "task_state": {"$items": [[{}, {}]]},
+    }
+    key = draw.choice(sorted(odd))
+    (path / "state.json").write_text(json.dumps({**state, key: odd[key]}))
+    seal(path)
+
+
+def deep(path, draw):
+    depth = draw.choice((2_000, 200_000))
+    pair = draw.choice(("[]", ('{"a":', "}")))
+    text = pair[0] * depth + "1" * (pair != "[]") + pair[1] * depth
+    name = draw.choice(("state.json", manifest.NAME))
+    (path / name).write_text(text)
+    if name == "state.json":
+        seal(path)
+
+
+def a_header_of_a_wrong_length(path, draw):
+    file = path / draw.choice(TENSORS)
+    data = file.read_bytes()
+    length = draw.choice((2**63, 2**64 - 1, 10**9, 0, 1, len(data)))
+    file.write_bytes(length.to_bytes(8, "little") + data[8:])
+    seal(path)
+
+
+def a_header_that_says_something_else(path, draw):
+    file = path / draw.choice(TENSORS)
+    entry = {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}
+    header = draw.choice((b"{}", b"[" * 9000, b"\xff" * 64, json.dumps({"a": entry}).encode()))
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 8)
+    seal(path)
+
+
+def a_manifest_of_another_kind(path, draw):
+    text = (path / manifest.NAME).read_text()
+    whole = json.loads(text)
+    kinds = [[], None, 1, {}, {**whole, "files": []}, {**whole, "files": {}}, {**whole, "step": 2}]
+    kinds += [{**whole, "format": draw.choice((2, "1", None, [], 10**300))}]
+    kinds += [{**whole, "files": dict.fromkeys(manifest.FILES)}]
+    (path / manifest.NAME).write_text(json.dumps(draw.choice(kinds)))
+
+
+WAYS = (
+    *(truncated,) * 2, *(flipped,) * 3, longer, zeroed, missing, emptied, swapped, of_another_step,
+    all_of_another_step, a_file_in_its_place, a_link_to_itself, the_folder_a_link_to_itself,
+    a_folder_in_a_files_place, state_of_another_kind, state_that_is_odd, deep,
+    a_header_of_a_wrong_length, a_header_that_says_something_else, a_manifest_of_another_kind,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("way", dict.fromkeys(WAYS), ids=lambda way: way.__name__)
+def test_D14_spoilt_in_any_way_the_newest_is_seen_and_the_one_before_it_taken(folder, way):
+    draw, path = random.Random(way.__name__), folder / step(3)
+    kept = folder.parent / "kept"
+    shutil.copytree(path, kept)
+    times = -(-200 * WAYS.count(way) // len(WAYS))
+    for _ in range(times):
+        way(path, draw)
+        found, skipped = newest(folder)
+        assert found == folder / step(2)
+        [(bad, why)] = skipped
+        assert bad == path
+        assert 0 < len(why) < 400
+        with pytest.raises(CheckpointError) as told:
+            read(path)
+        assert str(told.value).startswith(f"checkpoint {path} cannot be ")
+        (path.unlink if path.is_symlink() or path.is_file() else lambda: shutil.rmtree(path))()
+        shutil.copytree(kept, path)
+    assert newest(folder) == (path, [])
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(folder):
+    (folder / step(3)).rename(folder / step(7))
+    assert newest(folder) == (folder / step(2), [(folder / step(7), "MANIFEST.json is of step 3")])
+
+
+def test_with_none_whole_nothing_is_found_and_each_is_named(folder):
+    for number in (1, 2, 3):
+        (folder / step(number) / manifest.NAME).unlink()
+    found, skipped = newest(folder)
+    assert found is None
+    assert [path.name for path, _ in skipped] == [step(3), step(2), step(1)]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_skipped(folder):
+    (folder / step(3) / "model.safetensors").chmod(0)
+    found, [(_, why)] = newest(folder)
+    assert found == folder / step(2)
+    assert why == "model.safetensors: Permission denied"
+
+
+def test_what_is_no_checkpoint_of_ours_is_not_looked_at(folder):
+    for name in ("step-00000009.old", "step-9", "step-00000009x", "mine-step-00000009", "notes"):
+        shutil.copytree(folder / step(3), folder / name)
+    assert newest(folder) == (folder / step(3), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +45,19 @@ class Writer:
     """Writes into ``folder`` and keeps the newest ``keep`` and the best.
 
     asynchronous: training waits for a copy in memory only, and for the write before, if that is
-    still under way. Nothing that was ordered is lost but by a kill: see ``wait``.
+    still under way. Nothing that was ordered is lost but by a kill: see ``wait``. broken: found
+    there, and not whole.
     """
 
-    def __init__(self, folder: Path, keep: int, *, asynchronous: bool = False) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        *,
+        asynchronous: bool = False,
+        broken: Iterable[Path] = (),
+    ) -> None:
+        self.folder, self.keep, self.broken = folder, keep, set(broken)
         self._thread = ThreadPoolExecutor(1, "checkpoints") if asynchronous else None
         self._copies: dict[str, Tensor] = {}  # reused: fresh memory costs ten times the copy
         self._under_way: Future[Written] | None = None
@@ -108,7 +116,8 @@ class Writer:
             path = write(self.folder, contents or self._collect(order, to_cpu))
             if order.best:
                 link(self.folder, "best", path)
-            retain(self.folder, self.keep, path)
+            self.broken.discard(path)
+            retain(path, self.keep, self.broken)
         except CheckpointError as error:
             return _failed(order, error, start)
         except OSError as error:

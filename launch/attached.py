@@ -10,6 +10,7 @@ from launch.events import Event, Listener
 from launch.failures import TrainingError
 from launch.folder import OpenFolder
 from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
+from launch.resume import Choice
 
 
 def listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Listener:
@@ -45,11 +46,18 @@ def deaf(event: Event) -> None:
     """Hear nothing: what happens is told on rank 0."""
 
 
-def writer(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Writer | None:
+def writer(
+    config: Config, folder: OpenFolder | None, choice: Choice, stack: ExitStack
+) -> Writer | None:
     """Return rank 0's writer of checkpoints; what it has begun is ended with ``stack``."""
     if folder is None:
         return None
     settings = config.checkpoint
-    ours = Writer(folder.checkpoints, settings.keep, asynchronous=settings.asynchronous)
+    ours = Writer(
+        folder.checkpoints,
+        settings.keep,
+        asynchronous=settings.asynchronous,
+        broken=choice.skipped,
+    )
     stack.callback(ours.close)  # before the listeners, and whatever the end
     return ours

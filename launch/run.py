@@ -20,7 +20,7 @@ from launch.loop import Training
 from launch.prepare import Prepared, prepare
 from launch.processes import Owner
 from launch.ranklog import rank_log
-from launch.resume import Choice, choose, is_complete
+from launch.resume import Choice, choose, is_complete, named
 from launch.signals import Signals
 from launch.watch import Hang, Launcher, StartUp
 from parallel import Place, UsageError, World, join
@@ -43,18 +43,19 @@ def run(
             start_up = StartUp(signals, stopped)
             signals.every_second(start_up.check)
             prepared = prepare(config, place, notes)
-            found, folder = _open(prepared, place, stack)
+            opened = _open(prepared, place, stack)
             launch = config.launch
             world = stack.enter_context(
                 join(device=launch.device, backend=launch.backend, timeout_s=launch.timeout_s)
             )
             start_up.is_over = True
-            choice = _choose(prepared, found, folder, world)
+            choice = _choose(prepared, opened, world)
             if choice is None:
-                return _already_complete(prepared, found, world)
+                return _already_complete(prepared, opened.found, world)
             stack.enter_context(rank_log(prepared.folder / "ranks", world))
+            folder = opened.folder
             control.stop_file = folder.stop if folder else None
-            tell, saves = listen(config, folder, stack), writer(config, folder, stack)
+            tell, saves = listen(config, folder, stack), writer(config, folder, choice, stack)
             around = Surroundings(world, tell, control, choice, saves)
             ending = _Run(prepared, around).train(stack)
             return 0 if ending.state == "completed" else stopped
@@ -77,31 +78,42 @@ def _control(config: Config, place: Place, signals: Signals, max_minutes: float 
     return control
 
 
-def _open(prepared: Prepared, place: Place, stack: ExitStack) -> tuple[Found, OpenFolder | None]:
-    """Take the folder on rank 0, whose it is to judge and hold; none where all is done."""
+@dataclass(frozen=True)
+class _Opened:
+    """The folder on rank 0, whose it is to judge and hold; none where all is done.
+
+    given: the checkpoint that checkpoint.resume names.
+    """
+
+    found: Found
+    folder: OpenFolder | None = None
+    given: Choice | None = None
+
+
+def _open(prepared: Prepared, place: Place, stack: ExitStack) -> _Opened:
     config = prepared.config
     if place.rank:
-        return Found("new"), None
+        return _Opened(Found("new"))
     found = inspect(prepared.folder, to_dict(config))
     if is_complete(found, config):
-        return found, None
+        return _Opened(found)
+    given = named(RunFolder(prepared.folder).checkpoints, config)
     folder = stack.enter_context(open_folder(prepared.folder, job=place.job))
-    return inspect(prepared.folder, to_dict(config)), folder  # as whoever held it left it
+    found = inspect(prepared.folder, to_dict(config))  # as whoever held it left it
+    return _Opened(found, folder, given)
 
 
-def _choose(
-    prepared: Prepared, found: Found, folder: OpenFolder | None, world: World
-) -> Choice | None:
+def _choose(prepared: Prepared, opened: _Opened, world: World) -> Choice | None:
     """Return what to go on from, as rank 0 found it; None where all is done. Collective.
 
     Only now, because reading large checkpoints takes longer than ranks wait to be met.
     """
-    choice, problem, config = None, "", prepared.config
+    choice, problem, folder = None, "", opened.folder
     if folder is not None:
         world.notes.announce("reads the checkpoints")
         try:
-            choice = choose(folder.checkpoints, found, config)
-            folder.write_config(to_yaml(config))
+            choice = choose(folder.checkpoints, opened.found, opened.given, prepared.config)
+            folder.write_config(to_yaml(prepared.config))
         except UsageError as error:
             problem = str(error)
         world.notes.announce("")

@@ -164,10 +164,21 @@ def fault(path: Path) -> str | None:
 
 
 def in_order(folder: Path) -> list[Path]:
-    """Return what looks like a checkpoint in ``folder``, the newest first."""
-    found = [
-        (int(m[2]), p) for p in folder.glob("*step-*") if (m := manifest.STEP.fullmatch(p.name))
-    ]
+    """Return what looks like a checkpoint in ``folder``, the newest first.
+
+    Raises ``CheckpointError`` for one that is there and cannot be looked into: what it holds must
+    not be taken for nothing.
+    """
+    try:
+        paths = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot look for checkpoints in {folder}: {error.strerror}; mend that, or train anew "
+            "under another name: name=OTHER"
+        ) from None
+    found = [(int(m[2]), path) for path in paths if (m := manifest.STEP.fullmatch(path.name))]
     return [path for _, path in sorted(found, reverse=True)]
 
 

@@ -1,7 +1,17 @@
 """Going on where a run was: which checkpoint, what of it, and what the configuration changed."""
 
-from launch.resume.choice import Choice, choose, is_complete, load
+from launch.resume.choice import Choice, choose, is_complete, load, named
 from launch.resume.progress import Resumed, capture, restore
 from launch.resume.settings import Built
 
-__all__ = ["Built", "Choice", "Resumed", "capture", "choose", "is_complete", "load", "restore"]
+__all__ = [
+    "Built",
+    "Choice",
+    "Resumed",
+    "capture",
+    "choose",
+    "is_complete",
+    "load",
+    "named",
+    "restore",
+]

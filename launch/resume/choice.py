@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from launch.checkpoint import CheckpointError, manifest, newest, read, read_state
+from launch.checkpoint import (
+    CheckpointError,
+    fault,
+    in_order,
+    manifest,
+    newest,
+    read,
+    read_state,
+)
 from launch.config import Config, to_dict
 from launch.folder import Found, differences
 from parallel import World
@@ -22,6 +31,8 @@ class Choice:
     path: Path | None = None
     manifest: str = ""  # by which the other ranks know that they see the same one
     notes: tuple[str, ...] = ()
+    skipped: tuple[Path, ...] = ()  # newer ones of the run's own that are not whole
+    has_best: bool = False  # whether the run's own best one is still there
 
 
 Saved = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]  # model, optimizer, state
@@ -40,47 +51,81 @@ def is_complete(found: Found, config: Config) -> bool:
     return by_epochs or (train.max_steps is not None and found.step >= train.max_steps)
 
 
-def choose(checkpoints: Path, found: Found, config: Config) -> Choice:
-    """Return the newest whole checkpoint of the run's own, else what ``checkpoint.resume`` names.
+class State(dict[str, Any]):
+    """A checkpoint's state, of which what it lacks is a mistake of the checkpoint's."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise CheckpointError(
+            f"the checkpoint's state.json has no {key!r}: it was changed by hand, or is another "
+            "version's; remove that checkpoint, or train anew: name=OTHER"
+        )
+
+
+def choose(checkpoints: Path, found: Found, named: Choice | None, config: Config) -> Choice:
+    """Return the newest whole checkpoint of the run's own, else the one that was ``named``.
 
     Raises ``CheckpointError`` where there are some, and none is whole.
     """
     path, skipped = newest(checkpoints)
-    notes = [f"skipped {bad}: {why}" for bad, why in skipped]
-    if path is None and skipped:
+    if path is not None:
+        return Choice(
+            path,
+            _manifest(path),
+            (*_told(skipped), *found.changes),
+            tuple(bad for bad, _ in skipped),
+            (checkpoints / "best" / manifest.NAME).is_file(),
+        )
+    if skipped:
         raise CheckpointError(
             f"{checkpoints} has {len(skipped)} checkpoints, and none is whole:\n"
             + "\n".join(f"  {bad.name}: {why}" for bad, why in skipped)
             + f"\nbring one back from a copy, or train anew: name={config.name}-2"
         )
-    if path is None and config.checkpoint.resume != "auto":
-        path = _named(Path(config.checkpoint.resume), config)
-        notes.append(f"going on from {path}, as checkpoint.resume says")
-    if path is not None:
-        text = (path / manifest.NAME).read_text(encoding="utf-8")
-        return Choice(path, text, (*notes, *found.changes))
-    if found.state != "new":
-        notes.append("no checkpoint was written here before: training begins at its beginning")
-    return Choice(notes=tuple(notes))
+    if named is not None:
+        return replace(named, notes=(*named.notes, *found.changes))
+    notes = ["no checkpoint was written here before: training begins at its beginning"]
+    return Choice(notes=tuple(notes) if found.state != "new" else ())
 
 
-def _named(given: Path, config: Config) -> Path:
-    """Return the checkpoint that a path means: itself, or the newest of a run's folder."""
-    path = given if (given / manifest.NAME).exists() else None
-    for folder in (given / "checkpoints", given):
-        path = path or newest(folder)[0]
-    wrong = manifest.fault(path.resolve()) if path else "no whole checkpoint is there"
-    if path is None or wrong:
+def named(checkpoints: Path, config: Config) -> Choice | None:
+    """Return what ``checkpoint.resume`` names; None where the run has ``checkpoints`` of its own.
+
+    Writes nothing: it is asked before a run's folder is made. Raises ``CheckpointError``.
+    """
+    given = config.checkpoint.resume
+    if given == "auto" or in_order(checkpoints):
+        return None
+    path, skipped = _meant(Path(given))
+    if path is None:
+        why = "".join(f"\n  {bad.name}: {wrong}" for bad, wrong in skipped)
         raise CheckpointError(
-            f"checkpoint.resume={given}: {wrong}; wanted a run's folder, such as runs/NAME, or one "
-            "of its checkpoints"
+            f"checkpoint.resume={given}: no whole checkpoint is there; wanted a run's folder, such "
+            f"as runs/NAME, or one of its checkpoints{why}"
         )
-    state = read_state(path)
+    _refuse_another(given, read_state(path), config)
+    notes = (*_told(skipped), f"going on from {path}, as checkpoint.resume says")
+    return Choice(path, _manifest(path), notes)
+
+
+def _meant(given: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Return the checkpoint that a path means: itself, or the newest of a run's folder."""
+    try:
+        given = given.resolve()
+    except (OSError, RuntimeError):  # links that lead round in a circle
+        return None, []
+    if manifest.STEP.fullmatch(given.name) or os.path.lexists(given / manifest.NAME):
+        wrong = fault(given)
+        return (None, [(given, wrong)]) if wrong else (given, [])
+    folders = [folder for folder in (given / "checkpoints", given) if os.path.isdir(folder)]
+    return newest(folders[0]) if folders else (None, [])
+
+
+def _refuse_another(given: str, state: Mapping[str, Any], config: Config) -> None:
     there = {
-        "task": state["task"],
-        "seed": state["seed"],
-        "train": {"global_batch_size": state["global_batch_size"]},
-        "data": {"drop_last": state["drop_last"]},
+        "task": state.get("task"),
+        "seed": state.get("seed"),
+        "train": {"global_batch_size": state.get("global_batch_size")},
+        "data": {"drop_last": state.get("drop_last")},
     }
     lines = differences(there, to_dict(config))
     if lines:
@@ -89,7 +134,14 @@ def _named(given: Path, config: Config) -> Path:
             + "\n".join(lines)
             + f"\nto take its weights alone: checkpoint.init_from={given}"
         )
-    return path.resolve()
+
+
+def _told(skipped: Sequence[tuple[Path, str]]) -> list[str]:
+    return [f"skipped {bad}: {why}" for bad, why in skipped]
+
+
+def _manifest(path: Path) -> str:
+    return (path / manifest.NAME).read_text(encoding="utf-8")
 
 
 def load(choice: Choice, world: World) -> Saved | None:
@@ -104,7 +156,10 @@ def load(choice: Choice, world: World) -> Saved | None:
     try:
         if not world.is_main:
             _compare(choice.path, choice.manifest)
-        saved = read(choice.path, verify=False)
+        model, optimizer, state = read(choice.path, verify=False)
+        if not choice.has_best:  # a best value that no checkpoint holds would never be beaten
+            state["best"] = None
+        saved = model, optimizer, State(state)
     except CheckpointError as error:
         problem = f"rank {world.rank}: {error}" if world.size > 1 else str(error)
     problems = [each for each in world.gather_objects(problem) if each]
@@ -115,7 +170,7 @@ def load(choice: Choice, world: World) -> Saved | None:
 
 def _compare(path: Path, wanted: str) -> None:
     try:
-        met = (path / manifest.NAME).read_text(encoding="utf-8")
+        met = _manifest(path)
     except OSError as error:
         raise CheckpointError(
             f"cannot see the checkpoint {path}: {error.strerror}; wanted a run folder on a file "

@@ -72,12 +72,14 @@ def load_datasets(config: Config, task: Task, replicas: int) -> Datasets:
     datasets = task.datasets()
     train = config.train
     check_datasets(datasets, train.global_batch_size, replicas, config.data.drop_last)
-    metric = config.early_stop.metric if config.early_stop else None
-    if metric is not None and metric.partition("/")[0] not in set(datasets) - {"train"}:
-        splits = ", ".join(sorted(set(datasets) - {"train"})) or "none"
-        raise ConfigError(
-            f"early_stop.metric={metric} is of a split that is not evaluated; the task has {splits}"
-        )
+    judged = {"early_stop": config.early_stop, "checkpoint.best": config.checkpoint.best}
+    splits = sorted(set(datasets) - {"train"})
+    for key, by in judged.items():
+        if by is not None and by.metric.partition("/")[0] not in splits:
+            raise ConfigError(
+                f"{key}.metric={by.metric} is of a split that is not evaluated; the task has "
+                f"{', '.join(splits) or 'none'}"
+            )
     return datasets
 
 

@@ -138,6 +138,12 @@ class Longer(Probe):
         return {**found, "train": Numbers(self.samples + extra)}
 
 
+class Ready(Probe):
+    """Splits that are known before the ranks meet."""
+
+    prepare = Task.prepare
+
+
 class LongerAtOnce(Longer):
     """The same, known before the ranks meet."""
 

@@ -13,6 +13,11 @@ from launch.events import CheckpointSaved, Listener, Notice
 from launch.failures import TrainingError
 from parallel import EngineState, World
 
+ADVICE = (
+    "make room or mend its folder, and give the same command again; to train on where that "
+    "happens: checkpoint.on_error=go_on"
+)
+
 
 @dataclass
 class Checkpoints:
@@ -31,7 +36,9 @@ class Checkpoints:
     best: Best | None = None
     goes_on: bool = False
     capture: Callable[[], tuple[EngineState, Mapping[str, Any]]] | None = None
-    _step: int = 0  # of the last one
+    _step: int = 0  # of the last one that was ordered
+    _problem: str | None = None  # on rank 0: why the run must fail
+    _lost: bool = False  # on rank 0: it could not be written
     _is_best: bool = False  # the model as it is now
     _is_stale: bool = False  # judged since the last one
 
@@ -48,7 +55,11 @@ class Checkpoints:
             self._is_best = True
 
     def is_due(self, step: int, epochs_done: int | None) -> bool:
-        """Whether to save after ``step``, or at the end of the ``epochs_done``-th epoch."""
+        """Whether to save after ``step``, or at the end of the ``epochs_done``-th epoch.
+
+        Asked after every step, so that what has become of a write is told here, too.
+        """
+        self.settle()
         if self._is_best:
             return True
         if self._step == step:
@@ -65,7 +76,6 @@ class Checkpoints:
         if self.writer is not None:
             self.world.notes.announce("writes the checkpoint")
         held, state = self.capture()
-        self.settle()
         if self.writer is not None:
             order = Order(step, epoch, held.model, held.optimizer, state, self._is_best)
             self.writer.write(order)
@@ -78,26 +88,38 @@ class Checkpoints:
     def settle(self) -> None:
         """Tell what has become of the writes. Raises ``TrainingError`` where one failed."""
         for written in self.writer.finished() if self.writer is not None else ():
+            self._lost = written.path is None
             if written.path is not None:
                 at = written.step, written.epoch, written.path
                 self.tell(CheckpointSaved(*at, written.seconds, written.stalled_s))
             elif self.goes_on:
                 self.tell(Notice(f"{written.error}; training goes on without it"))
             else:
-                raise TrainingError(str(written.error))
+                raise TrainingError(f"{written.error}; {ADVICE}")
 
     def finish(self, step: int, epoch: int) -> None:
-        """Save what is not saved yet, and wait until it is whole. Collective."""
-        problem = None
+        """Save what is not saved yet, and wait until it is whole. Collective.
+
+        Raises ``TrainingError`` on all ranks where that cannot be.
+        """
+        self._drain()
+        lost = self.world.share(self._lost)
         self.goes_on = False  # no later one makes up for this
-        try:
-            if step and (self._step != step or self._is_stale):
+        if step and (self._step != step or self._is_stale or lost):
+            try:
                 self.save(step, epoch)
+            except TrainingError as error:
+                self._problem = str(error)
+        self._drain()
+        problem = self.world.share(self._problem)
+        if problem is not None:
+            raise TrainingError(problem)
+
+    def _drain(self) -> None:
+        """Wait until nothing is under way; keep what went wrong for when the ranks meet."""
+        try:
             if self.writer is not None:
                 self.writer.wait()
             self.settle()
         except TrainingError as error:
-            problem = str(error)
-        problem = self.world.share(problem)
-        if problem is not None:
-            raise TrainingError(problem)
+            self._problem = str(error)

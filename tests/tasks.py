@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -242,3 +243,39 @@ def tell_once(when, told, number=signal.SIGTERM, others=()):
         marker.touch()
         for pid in (*others, os.getpid()):
             os.kill(pid, number)
+
+
+@dataclass
+class Full(Noisy):
+    """A megabyte to save, which after step ``full_at``, once, has no room until ``free_at``.
+
+    blocked: a file takes the folder's place instead. fails_at, on rank ``fails``: an exception.
+    """
+
+    full_at: int = 0
+    free_at: int = 99
+    blocked: bool = False
+    fails_at: int = 0
+    fails: int = 1
+
+    def state_dict(self):
+        return {**super().state_dict(), "ballast": torch.zeros(250_000)}
+
+    def after_step(self, context):
+        super().after_step(context)
+        if not int(os.environ.get("RANK", 0)) and context.step in (self.full_at, self.free_at):
+            marker = Path(f"full-{context.step}.txt")
+            if not marker.exists():
+                marker.touch()
+                self.block() if self.blocked else self.limit(context.step)
+        if int(os.environ.get("RANK", 0)) == self.fails and context.step == self.fails_at:
+            raise ValueError("boom")
+
+    def limit(self, step):
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000 if step == self.full_at else hard, hard))
+
+    def block(self):
+        folder = next(Path("runs").glob("*/checkpoints"))
+        folder.rename(folder.with_name("moved"))
+        folder.write_text("mine")

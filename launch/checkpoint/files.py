@@ -10,6 +10,7 @@ checkpoints/
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -234,7 +235,8 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
     except (SafetensorError, TypeError, ValueError) as error:
-        why = str(error)
+        number = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors words it
+        why = os.strerror(int(number[1])) if number else str(error)
     else:
         return
     raise CheckpointError(

@@ -255,11 +255,12 @@ class Full(Noisy):
     full_at: int = 0
     free_at: int = 99
     blocked: bool = False
+    ballast: int = 250_000
     fails_at: int = 0
     fails: int = 1
 
     def state_dict(self):
-        return {**super().state_dict(), "ballast": torch.zeros(250_000)}
+        return {**super().state_dict(), "ballast": torch.zeros(self.ballast)}
 
     def after_step(self, context):
         super().after_step(context)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
+import threading
 from multiprocessing import active_children
 from typing import NoReturn
 
@@ -15,9 +17,13 @@ def leave(code: int) -> NoReturn:
     """End this process with ``code`` at once: exit hooks run, buffers are flushed, nothing else.
 
     Child processes are killed first: an exit hook waits for them, and they do not hear SIGTERM
-    while they are busy. What lies behind is skipped: the interpreter's own teardown costs 0.7 s,
-    and a thread of gloo's that outlives it aborts the process (see ``world._close_group``).
+    while they are busy. torch takes a loader process's end for a failure and raises it in whatever
+    runs then, so that signal is taken off before. What lies behind is skipped: the interpreter's
+    own teardown costs 0.7 s, and a thread of gloo's that outlives it aborts the process (see
+    ``world._close_group``).
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in active_children():
         child.kill()
     atexit._run_exitfuncs()

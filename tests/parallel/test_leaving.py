@@ -4,6 +4,8 @@ import threading
 import time
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from parallel import leave, peer_left
 
@@ -24,6 +26,26 @@ def leaving_after_a_hook_that_fails(_):
     sys.stdout.close()
     sys.stdout = sys.__stdout__ = None
     leave(3)
+
+
+def leaving_loader_processes_behind(_):
+    def hook():
+        time.sleep(0.2)  # the signal of a child's end is taken here
+        sys.stdout.write("the hook came to its end\n")
+
+    data = TensorDataset(torch.arange(8.0))
+    fork = {"multiprocessing_context": "fork", "persistent_workers": True}
+    batches = iter(DataLoader(data, num_workers=1, **fork))
+    next(batches)
+    atexit.register(hook)
+    leave(0)
+
+
+def test_the_end_of_loader_processes_disturbs_no_exit_hook(children):
+    [(code, text)] = children(1, leaving_loader_processes_behind)
+    assert code == 0
+    assert "the hook came to its end" in text
+    assert "killed by signal" not in text
 
 
 @pytest.mark.parametrize("code", [0, 2])

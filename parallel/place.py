@@ -28,7 +28,7 @@ class Place:
     local_rank: int = 0
     local_size: int = 1
     launcher: str = "alone"  # alone | torchrun | srun | by hand
-    address: str | None = None  # of rank 0, where this process itself must find it
+    address: str | None = None  # of the store: rank 0's, or torchrun's where it keeps one
     port: int | None = None
     visible: str | None = None  # CUDA_VISIBLE_DEVICES, for messages
     job: str | None = None  # what the launcher calls this job, alike over its restarts
@@ -59,12 +59,15 @@ def find_place(environ: Mapping[str, str]) -> Place:
 
 def _find(environ: Mapping[str, str]) -> Place:
     if "TORCHELASTIC_RUN_ID" in environ:
+        keeps_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return Place(
             rank=_number(environ, "RANK"),
             size=_number(environ, "WORLD_SIZE"),
             local_rank=_number(environ, "LOCAL_RANK"),
             local_size=_number(environ, "LOCAL_WORLD_SIZE"),
             launcher="torchrun",
+            address=environ.get("MASTER_ADDR") if keeps_store else None,
+            port=_number(environ, "MASTER_PORT") if keeps_store else None,
         )
     if "SLURM_STEP_ID" in environ and _number(environ, "SLURM_STEP_NUM_TASKS", "1") > 1:
         return _slurm(environ)

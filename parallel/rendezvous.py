@@ -15,6 +15,7 @@ from parallel.errors import WorldError
 from parallel.place import Place
 
 ROLL_CALL_S = 60.0  # at most, where no launcher watches over the processes
+REFUSED_S = 3.0  # torchrun's store is there before its processes: refused for so long, it is gone
 SILENT_S = 5.0  # a wait that lasts longer is spoken of
 ALONE = "unset RANK WORLD_SIZE LOCAL_RANK"
 _REFUSED = (dist.DistNetworkError, dist.DistStoreError, RuntimeError)
@@ -24,6 +25,8 @@ log = logging.getLogger("parallel")
 def open_store(place: Place, timeout_s: float) -> dist.Store:
     """Return the store of ``place``'s processes. Raises ``WorldError``, with the absent ranks."""
     if place.launcher == "torchrun":  # the agent keeps the store, and watches over absent ranks
+        if place.address is not None:
+            _require_launcher(place)
         opened = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s))))
         store: dist.Store = opened[0]
         return store
@@ -31,6 +34,25 @@ def open_store(place: Place, timeout_s: float) -> dist.Store:
     store = _serve(place, wait_s) if place.rank == 0 else _find_rank_0(place, wait_s)
     _call_the_roll(store, place, wait_s)
     return store
+
+
+def _require_launcher(place: Place) -> None:
+    """Raise ``WorldError`` where torchrun has ended meanwhile: torch would knock for minutes."""
+    if not _wait(lambda: not _is_refused(place), list, place, REFUSED_S):
+        raise WorldError(
+            f"torchrun is gone: its store at {_at(place)} answers no more; start it again"
+        )
+
+
+def _is_refused(place: Place) -> bool:
+    at = str(place.address), int(place.port or 0)
+    try:
+        socket.create_connection(at, timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # torch is more patient with a network than we are
+    return False
 
 
 def _serve(place: Place, wait_s: float) -> dist.Store:

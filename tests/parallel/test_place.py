@@ -44,6 +44,12 @@ def test_torchrun_tells_all_four_numbers_and_keeps_the_store_itself():
     assert find_place(TORCHRUN) == Place(5, 8, 1, 4, "torchrun", None, None)
 
 
+def test_where_torchrun_keeps_the_store_its_address_is_known():
+    store = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "n1", "MASTER_PORT": "29400"}
+    place = find_place(TORCHRUN | store)
+    assert (place.address, place.port) == ("n1", 29400)
+
+
 def test_A3_without_variables_a_process_is_alone():
     assert find_place({}) == find_place({"RANK": "", "WORLD_SIZE": ""}) == Place()
 

@@ -134,3 +134,16 @@ def test_A21_an_interface_that_is_none_is_named_with_its_variable(children, tmp_
 def test_A21_the_loopback_will_do_on_one_machine(children, tmp_path):
     ended = children(2, meeting_over, str(tmp_path / "store"), GLOO_SOCKET_IFNAME="lo")
     assert all("met [0, 1]" in text for _, text in ended)
+
+
+def test_A11_whom_torchrun_left_while_it_started_ends_within_seconds(children, port):
+    environ = {
+        **by_hand(0, port),
+        "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "a",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    started = time.monotonic()
+    [(_, text)] = children(1, meeting, **environ)
+    assert f"refused: torchrun is gone: its store at 127.0.0.1:{port}" in text
+    assert time.monotonic() - started < 15

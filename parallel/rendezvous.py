@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from uuid import uuid4
 
 import torch.distributed as dist
 
@@ -28,8 +30,7 @@ def open_store(place: Place, timeout_s: float) -> dist.Store:
         if place.address is not None:
             _require_launcher(place)
         opened = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s))))
-        store: dist.Store = opened[0]
-        return store
+        return _part_of_this_attempt(opened[0], place, timeout_s)
     wait_s = min(ROLL_CALL_S, timeout_s)
     store = _serve(place, wait_s) if place.rank == 0 else _find_rank_0(place, wait_s)
     _call_the_roll(store, place, wait_s)
@@ -53,6 +54,49 @@ def _is_refused(place: Place) -> bool:
     except OSError:
         return False  # torch is more patient with a network than we are
     return False
+
+
+def _part_of_this_attempt(store: dist.Store, place: Place, timeout_s: float) -> dist.Store:
+    """Return a part of the launcher's store that no earlier attempt has written to. Collective.
+
+    torchrun keeps one store over all its restarts, with the addresses and failures of processes
+    that are gone; its count of restarts differs from node to node. So each process leaves a name
+    that is new, rank 0 lists those it finds until all have answered, and a list that holds a
+    process's own name can only be of this attempt: it is known by rank 0's name.
+    """
+    mine, names = uuid4().hex, [f"launch/here/{rank}" for rank in range(place.size)]
+    first = [mine]
+    store.set(names[place.rank], mine)
+
+    def answers() -> list[str]:
+        return [f"launch/{mine}/{rank}" for rank in range(1, place.size)]
+
+    def all_answered() -> bool:
+        listed = [store.get(name).decode() if store.check([name]) else "" for name in names]
+        store.set("launch/list", json.dumps(listed))
+        return place.size == 1 or store.check(answers())
+
+    def is_listed() -> bool:
+        listed = json.loads(store.get("launch/list")) if store.check(["launch/list"]) else []
+        if mine not in listed:
+            return False
+        first[0] = listed[0]
+        store.set(f"launch/{first[0]}/{place.rank}", "")
+        return True
+
+    def absent() -> list[str]:
+        if place.rank:
+            return ["0"]
+        return [str(rank) for rank, key in enumerate(answers(), 1) if not store.check([key])]
+
+    try:
+        met = _wait(is_listed if place.rank else all_answered, absent, place, timeout_s)
+        late = [] if met else absent()
+    except _REFUSED:
+        raise WorldError(f"torchrun's store at {_at(place)} is gone; start it again") from None
+    if late:
+        raise WorldError(f"after {timeout_s:g} s rank {', '.join(late)} had not come: see its node")
+    return dist.PrefixStore(f"launch/{first[0]}", store)
 
 
 def _serve(place: Place, wait_s: float) -> dist.Store:
@@ -131,7 +175,9 @@ def _wait(
 def _say_waiting(place: Place, absent: list[str], wait_s: float) -> None:
     """Say once whom this rank waits for: variables left over from another job look like this."""
     hint = f"start what is absent, or stop and `{ALONE}` to train in one process"
-    if place.launcher == "srun":
+    if place.launcher == "torchrun":
+        hint = "torchrun watches over them"
+    elif place.launcher == "srun":
         hint = "these tasks of the step have not begun, or take long to import"
     who, at = ", ".join(absent), f"of {place.size} at {_at(place)}, for up to {wait_s:g} s"
     log.warning("rank %d is waiting for rank %s %s: %s", place.rank, who, at, hint)

@@ -5,9 +5,10 @@ import socket
 import time
 
 import pytest
+import torch.distributed as dist
 
 import parallel.rendezvous
-from parallel import WorldError, join
+from parallel import Place, WorldError, join
 
 WAIT_S = 1.0
 
@@ -147,3 +148,21 @@ def test_A11_whom_torchrun_left_while_it_started_ends_within_seconds(children, p
     [(_, text)] = children(1, meeting, **environ)
     assert f"refused: torchrun is gone: its store at 127.0.0.1:{port}" in text
     assert time.monotonic() - started < 15
+
+
+def meeting_at(rank, port, attempt):
+    """Meet, leave word in what was met, and return all words that lay there at any time."""
+    place = Place(rank, 2, rank, 2, "torchrun")
+    store = dist.TCPStore("127.0.0.1", int(port), is_master=False)
+    met = parallel.rendezvous._part_of_this_attempt(store, place, 20.0)
+    keys = ["rank 0", "rank 1"]
+    before = [met.get(key).decode() for key in keys if met.check([key])]
+    met.set(keys[rank], attempt)
+    return " ".join(sorted({*before, *(met.get(key).decode() for key in keys)}))
+
+
+def test_A12_a_restarted_attempt_sees_nothing_of_the_one_before(children):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    for attempt in ("one", "two", "three"):
+        met = children(2, meeting_at, str(store.port), attempt)
+        assert [text for _, text in met] == [attempt, attempt]

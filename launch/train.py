@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # until the run listens, a signal ends the process; a KeyboardInterrupt in the seconds that
+    # torch takes to be imported may be caught there, and lost
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from launch.config import help_text, load, parse, to_yaml
 from launch.entry import enter

@@ -119,7 +119,7 @@ class Checkpoints:
         """Wait until nothing is under way; keep what went wrong for when the ranks meet."""
         try:
             if self.writer is not None:
-                self.writer.wait()
+                self.writer.close()  # training is over: the last one need not stand back for it
             self.settle()
         except TrainingError as error:
             self._problem = str(error)

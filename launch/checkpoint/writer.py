@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from torch import Tensor
 from launch.checkpoint.files import CheckpointError, Contents, collect, link, write
 from launch.checkpoint.keep import retain
 from launch.checkpoint.tensors import to_cpu
+
+NICE = 10  # of 19: a tenth of the processor time where training wants it all
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ class Writer:
         broken: Iterable[Path] = (),
     ) -> None:
         self.folder, self.keep, self.broken = folder, keep, set(broken)
-        self._thread = ThreadPoolExecutor(1, "checkpoints") if asynchronous else None
+        self._thread = None
+        if asynchronous:
+            self._thread = ThreadPoolExecutor(1, "checkpoints", initializer=_stand_back)
         self._copies: dict[str, Tensor] = {}  # reused: fresh memory costs ten times the copy
         self._under_way: Future[Written] | None = None
         self._done: list[Written] = []
@@ -97,10 +104,11 @@ class Writer:
             self._under_way = None
 
     def close(self) -> None:
-        """Wait, and end the thread."""
+        """Wait, and end the thread: what is ordered later is written at once."""
         self.wait()
         if self._thread is not None:
             self._thread.shutdown()
+        self._thread, self._copies = None, {}
 
     def _try(
         self,
@@ -138,6 +146,12 @@ class Writer:
             copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             self._copies[name] = copy
         return copy.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
+def _stand_back() -> None:
+    """Let training have the processors first: where all are busy, a write can wait."""
+    with suppress(OSError, AttributeError):  # Linux alone gives each thread a niceness
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def _failed(order: Order, error: CheckpointError, start: float) -> Written:

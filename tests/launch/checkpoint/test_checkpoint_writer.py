@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 
 import pytest
 import torch
 
 from launch.checkpoint import Order, Writer, newest, read
+from launch.checkpoint.writer import NICE
 
 
 @pytest.fixture
@@ -74,6 +78,18 @@ def test_closing_waits_for_the_one_under_way(tmp_path):
     assert newest(tmp_path) == (tmp_path / "step-00000001", [])
     assert (tmp_path / "best").exists()
     writer.close()  # and once more does no harm
+    writer.write(order(2))
+    assert [each.step for each in writer.finished()] == [1, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no niceness of a thread's own")
+def test_the_thread_that_writes_stands_back_for_training(writer):
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    writer.write(order(1))
+    [thread] = [each for each in threading.enumerate() if each.name.startswith("checkpoints")]
+    writer.wait()
+    assert os.getpriority(os.PRIO_PROCESS, thread.native_id) == NICE
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
 
 
 def test_one_that_cannot_be_written_is_told_and_the_next_one_can(writer):

@@ -32,10 +32,10 @@ def whole(left, name):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_bytes_are_those_of_a_run_that_saves_at_once(train, left, words, processes):
-    words = (*words, "train.max_steps=9", "data.workers=1", "data.persistent=false")
+    words = (*words, "train.max_steps=9")
     for name in ("false", "true"):
         more = (f"checkpoint.asynchronous={name}", f"name={name}", "task.ballast=2000000")
-        ended = train(*words, *more, processes=processes, timeout_s=50)
+        ended = train(*words, *more, processes=processes, timeout_s=100)
         assert ended.codes == [0] * processes, ended.output
         assert whole(left, name) == "step-00000009"
         assert left(name).steps() == [8, 9]
@@ -46,7 +46,7 @@ def test_the_bytes_are_those_of_a_run_that_saves_at_once(train, left, words, pro
 def test_loader_processes_may_start_while_one_is_written(train, left, words):
     words = (*words, "train.epochs=2", "data.workers=2", "data.persistent=false")
     words = (*words, "checkpoint.every_epochs=1", "checkpoint.every_steps=3", "name=again")
-    ended = train(*words, processes=2, timeout_s=60)
+    ended = train(*words, processes=2, timeout_s=100)
     assert ended.codes == [0, 0], ended.output
     assert whole(left, "again") == "step-00000012"
 
@@ -63,7 +63,7 @@ def test_loader_processes_may_start_while_one_is_written(train, left, words):
 def test_one_that_is_under_way_is_whole_however_the_run_ends(
     train, left, words, more, codes, state
 ):
-    ended = train(*words, *more, "train.max_steps=9", "name=again", processes=2, timeout_s=50)
+    ended = train(*words, *more, "train.max_steps=9", "name=again", processes=2, timeout_s=100)
     assert ended.codes == codes, ended.output
     assert left("again").status["state"] == state
     wanted = 4 if state == "failed" else left("again").status["step"]

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen
+from subprocess import Popen
 
 import processes
 from history import entries
+from started import Run
 from verdict import broken_checkpoints, compare, last_checkpoint, status
 
-ROOT = Path(__file__).parents[2]
 PACE = "0.03 0.03 0.05"  # see ledger.py
 ENDS = (
     ("KILL", "rank"),
@@ -43,48 +43,6 @@ FIRST_STEP_S, LEAVE_S, GONE_S = 90.0, 45.0, 20.0  # deadlines; torchrun gives it
 
 
 @dataclass
-class Run:
-    """A run that can be started again and again, in a folder of its own."""
-
-    folder: Path
-    options: argparse.Namespace
-    pace: str = "0 0 0"
-
-    def start(self) -> Popen[bytes]:
-        torchrun = ["-m", "torch.distributed.run", "--standalone"]
-        torchrun += [f"--nproc_per_node={self.options.processes}"]
-        words = [
-            "task._target_=tests.soak.ledger.LedgerDigits",
-            "name=soak",
-            f"train.epochs={self.options.epochs}",
-            f"data.workers={self.options.workers}",
-            f"checkpoint.every_steps={self.options.every_steps}",
-            "log.progress=none",
-        ]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        environ |= {"SOAK_PACE": self.pace, "PYTHONWARNINGS": "ignore"}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "terminal.txt").open("ab") as terminal:
-            return Popen(
-                [sys.executable, *torchrun, "-m", "launch.train", *words],
-                cwd=self.folder,
-                env=environ,
-                stdin=DEVNULL,
-                stdout=terminal,
-                stderr=STDOUT,
-            )
-
-    @property
-    def step(self) -> int:
-        """The last that rank 0 did, whether it was saved or not."""
-        done = entries(self.folder)
-        return done[-1]["step"] if done else 0
-
-    def lines(self) -> int:
-        return len(entries(self.folder))
-
-
-@dataclass
 class Soak:
     """Ends dealt out to one run; problems: what did not hold, a sentence each."""
 
@@ -92,6 +50,7 @@ class Soak:
     chance: random.Random
     problems: list[str] = field(default_factory=list)
     leftovers: processes.Found = field(default_factory=dict)
+    last: str = ""  # end that was dealt
     ended: float = 0.0
     longest_s: float = 0.0  # from an end to the last process gone
     in_a_write: int = 0
@@ -139,8 +98,9 @@ class Soak:
 
     def _look(self, number: int, what: str, process: Popen[bytes], lines: int) -> None:
         """Wait for the end, and see what it left."""
+        self.last = f"end {number}, {what}"
         if not self._wait(lambda: process.poll() is not None, LEAVE_S):
-            self.problems.append(f"end {number}, {what}: the launcher is still there")
+            self.problems.append(f"{self.last}: the launcher is still there")
             self._kill_all(process)
         left_s = time.monotonic() - self.ended
         at_once = self.chance.random() < 0.5  # the next attempt may meet what is still leaving
@@ -156,15 +116,15 @@ class Soak:
             f"{number:3} {what}: {went}, saved {saved}, {told}, launcher gone after {left_s:.1f} s"
             f"{', started again at once' if at_once else ''}"
         )
-        self.problems += [f"end {number}, {what}: {why}" for why in broken]
+        self.problems += [f"{self.last}: {why}" for why in broken]
         if told is None and new:
-            self.problems.append(f"end {number}, {what}: status.json is no JSON")
+            self.problems.append(f"{self.last}: status.json is no JSON")
         if new and saved < new[-1]["step"] - self.run.options.every_steps:
-            self.problems.append(f"end {number}, {what}: more was lost than since the last save")
+            self.problems.append(f"{self.last}: more was lost than since the last save")
         still_leaving = at_once and "launcher" in what
         is_loss = what.startswith("KILL to rank") or still_leaving
         if new and not is_loss and (told != "stopped" or saved != new[-1]["step"]):
-            self.problems.append(f"end {number}, {what}: {told} at {new[-1]['step']}: no save")
+            self.problems.append(f"{self.last}: {told} at {new[-1]['step']}: no save")
 
     def _writes(self) -> bool:
         """Whether a checkpoint is half written, now or for ever."""
@@ -187,7 +147,7 @@ class Soak:
         if not left:
             self.longest_s, self.leftovers = max(self.longest_s, since), {}
         elif at_last and since > GONE_S:
-            self.problems.append(f"processes {left} are still there after {since:.0f} s")
+            self.problems.append(f"{self.last}: {left} are still there after {since:.0f} s")
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             self.leftovers = {}
@@ -226,6 +186,8 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     chosen, start = options(), time.monotonic()
+    # a shell lets what it starts in the background ignore SIGINT, and launchers would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = (chosen.folder or Path(tempfile.mkdtemp(prefix="soak-"))).resolve()
     broken, whole = Run(folder / "broken", chosen, PACE), Run(folder / "unbroken", chosen)
     say(f"seed {chosen.seed}, {chosen.kills} kills, {chosen.epochs} epochs, in {folder}")

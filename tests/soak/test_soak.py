@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_after_ten_ends_the_run_has_the_bytes_of_the_unbroken_one(tmp_path):
     command = [sys.executable, Path(__file__).with_name("soak.py"), "--kills=10", "--seed=7"]
     ended = subprocess.run(

@@ -80,6 +80,7 @@ def _train(rank: int, size: int, port: int, folder: Path, words: tuple[str, ...]
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["OMP_NUM_THREADS"] = "1"
+    mp.set_start_method("fork", force=True)  # as in a process that a launcher started
     os.chdir(folder)
     terminal = os.open(folder / f"terminal-{rank}.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(terminal, 1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -39,7 +42,7 @@ class WorkerSettings:
             num_workers=self.workers,
             pin_memory=self.pin,
             collate_fn=as_is,
-            worker_init_fn=deafen,
+            worker_init_fn=serve,
             **chosen,
         )
 
@@ -53,7 +56,8 @@ class Loader(DataLoader[Any]):
 
     Its processes take no notice of signals that are meant for the training process: a launcher
     sends them to all, and without its loader a training process could not come to the end of its
-    step, and save. They are blocked until each process has set itself up.
+    step, and save. They are blocked until each process has set itself up. When the training
+    process is gone they end: torch looks at the parent alone, which may be a fork server.
     """
 
     def _get_iterator(self) -> Any:
@@ -67,13 +71,21 @@ class Loader(DataLoader[Any]):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def deafen(worker: int) -> None:
-    """Let signals for the training process do nothing in this one; its own children hear them."""
+def serve(worker: int) -> None:
+    """Set a loader process up: deaf to what is meant for the one it serves, and ending with it."""
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)  # the training process would be told
         for number in FOR_TRAINING:
             signal.signal(number, nothing)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_TRAINING)
+    served = parent_process()
+    if served is not None:
+        threading.Thread(target=_end_with, args=(served.sentinel,), daemon=True).start()
+
+
+def _end_with(served: int) -> None:
+    wait([served])
+    os._exit(1)
 
 
 def nothing(number: int, frame: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from launch.best import Best
+from launch.config import ConfigError
 from launch.control import Control, Ending
 from launch.data.loader import Shares
 from launch.evaluation import Evaluator, StoppedError
@@ -59,6 +60,7 @@ class Training:
     metrics: dict[str, float] = field(default_factory=dict)  # "valid/loss": the last of each
     judged: int = 0  # the step after which that was
     _steps: int = 0  # of this process
+    _rate: Tensor | float | Any = 0.0  # the last step's learning rate, not yet read
 
     def fit(self) -> Ending:
         """Train to a limit or an agreed stop, save, and return which it was. Collective."""
@@ -92,6 +94,7 @@ class Training:
 
     def _step(self, share: Share) -> Ending | None:
         result = self.engine.train_step(share)
+        self._rate = self.engine.optimizers[0].param_groups[0]["lr"]
         self._steps += 1
         self.at.step += 1
         self.at.batch += 1
@@ -135,10 +138,14 @@ class Training:
         found = self.evaluator.judge(self.at.step, self.at.epoch)
         self.judged = self.at.step
         self.metrics |= found
-        self.schedule.judged(found)
-        if self.early is not None:
-            self.early.judge(found)
-        self.checkpoints.judged(found)
+        try:
+            self.schedule.judged(found)
+            if self.early is not None:
+                self.early.judge(found)
+            self.checkpoints.judged(found)
+        except ConfigError:  # a metric that is not there; with its name mended it can go on
+            self.checkpoints.finish(self.at.step, self.at.epoch)
+            raise
         self.reporter.meter.resume_clock()
 
     def _finish(self, ending: Ending) -> Ending:
@@ -155,6 +162,5 @@ class Training:
         return ending
 
     def lr(self) -> float:
-        """Return the first parameter group's learning rate."""
-        rate: Tensor | float | Any = self.engine.optimizers[0].param_groups[0]["lr"]
-        return float(rate)
+        """Return the first parameter group's learning rate in the last step."""
+        return float(self._rate)

@@ -40,7 +40,7 @@ def run(
     try:
         with ExitStack() as stack:
             stack.enter_context(signals.heard())
-            start_up = StartUp(signals, stopped)
+            start_up = StartUp.of(place, signals)
             signals.every_second(start_up.check)
             prepared = prepare(config, place, notes)
             opened = _open(prepared, place, stack)

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.best import Best
-from launch.checkpoint import Order, Writer
+from launch.checkpoint import ContentsError, Order, Writer
 from launch.control import Control
 from launch.events import CheckpointSaved, Listener, Notice
 from launch.failures import TrainingError
 from parallel import EngineState, World
 
-ADVICE = (
-    "make room or mend its folder, and give the same command again; to train on where that "
-    "happens: checkpoint.on_error=go_on"
+ROOM = "make room or mend its folder, and give the same command again"
+GO_ON = "; to train on where that happens: checkpoint.on_error=go_on"
+CONTENTS = (
+    "give it a form that can be saved, in Task.state_dict() if it is the task's own, and give the "
+    "same command again"
 )
 
 
@@ -39,6 +41,7 @@ class Checkpoints:
     _step: int = 0  # of the last one that was ordered
     _problem: str | None = None  # on rank 0: why the run must fail
     _lost: bool = False  # on rank 0: it could not be written
+    _is_last: bool = False
     _is_best: bool = False  # the model as it is now
     _is_stale: bool = False  # judged since the last one
 
@@ -92,10 +95,12 @@ class Checkpoints:
             if written.path is not None:
                 at = written.step, written.epoch, written.path
                 self.tell(CheckpointSaved(*at, written.seconds, written.stalled_s))
-            elif self.goes_on:
+            elif isinstance(written.error, ContentsError):
+                raise TrainingError(f"{written.error}; {CONTENTS}")
+            elif self.goes_on and not self._is_last:
                 self.tell(Notice(f"{written.error}; training goes on without it"))
             else:
-                raise TrainingError(f"{written.error}; {ADVICE}")
+                raise TrainingError(f"{written.error}; {ROOM}{'' if self.goes_on else GO_ON}")
 
     def finish(self, step: int, epoch: int) -> None:
         """Save what is not saved yet, and wait until it is whole. Collective.
@@ -104,7 +109,7 @@ class Checkpoints:
         """
         self._drain()
         lost = self.world.share(self._lost)
-        self.goes_on = False  # no later one makes up for this
+        self._is_last = True  # no later one makes up for this
         if step and (self._step != step or self._is_stale or lost):
             try:
                 self.save(step, epoch)

@@ -32,6 +32,7 @@ class Schedule:
 
     def __init__(self, schedulers: Sequence[LRScheduler] = (), metric: str | None = None) -> None:
         self.schedulers, self.metric = list(schedulers), metric
+        self.steps = 0  # taken
         self._pending: tuple[Tensor, torch.cuda.Event] | None = None
         if self.schedulers:
             self.schedulers[0].optimizer.register_step_pre_hook(lambda *_: self.settle())
@@ -75,12 +76,21 @@ class Schedule:
         self.settle()
         return [scheduler.state_dict() for scheduler in self.schedulers]
 
-    def load(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from ``states``, one for each scheduler."""
+    def load(self, states: Sequence[Mapping[str, Any]], steps: int) -> None:
+        """Go on from ``states``, one for each scheduler, after ``steps`` steps."""
+        self.steps = steps
         for scheduler, state in zip(self.schedulers, states, strict=True):
             scheduler.load_state_dict({**scheduler.state_dict(), **state})
 
+    def replay(self, steps: int) -> None:
+        """Take ``steps`` steps at once from the start, as on a schedule followed that far."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a schedule that runs ahead of its optimizer
+            for _ in range(steps):
+                self._step()
+
     def _step(self) -> None:
+        self.steps += 1
         for scheduler in self.schedulers:
             try:
                 scheduler.step()
@@ -125,13 +135,10 @@ def check_schedule(schedule: Schedule, steps: int) -> None:
                 "optimizer steps, and OneCycleLR ends after its own; type "
                 "'scheduler.total_steps=${run:steps}'"
             )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a schedule that runs ahead of its optimizer
-        for _ in range(min(steps, REHEARSED)):
-            try:
-                schedule.advance(skipped=False)
-            except TrainingError as error:
-                raise ConfigError(str(error)) from error
+    try:
+        schedule.replay(min(steps, REHEARSED))
+    except TrainingError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _made(settings: Mapping[str, Any], kind: type[T], key: str, optimizer: Optimizer) -> T:

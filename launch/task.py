@@ -78,14 +78,17 @@ class Task(ABC):
         """Run after each optimizer step, on every rank: averages of weights, pictures."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what ``after_step`` keeps outside the model: names to tensors, numbers, text.
+        """Return what ``after_step`` keeps outside the model, to be saved with each checkpoint.
 
-        It is saved with each checkpoint, as it is on rank 0.
+        Tensors, numbers, text, bytes, and lists and mappings of these, as they are on rank 0.
         """
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - a hook
-        """Go on from what ``state_dict`` returned; called on every rank, tensors on the CPU."""
+        """Go on from what ``state_dict`` returned, on every rank; tuples are lists, all on the CPU.
+
+        It is called before the first step of a resumed run, and never in one that begins.
+        """
 
     # For strategies that cut the model: where it begins and where it ends.
 

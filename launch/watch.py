@@ -16,12 +16,14 @@ from time import monotonic
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from launch.control import Control
+from launch.ending import stopped_code
 from launch.failures import Failure, innermost
 from launch.signals import Signals, say
-from parallel import World
+from parallel import Place, World
 
 ORPHANS_LEAVE_S = 12.0  # for the ranks to agree, save, and leave; then at once
 STARTERS_LEAVE_S = 10.0  # enough for others that are told too, and come, to agree with
+WATCHED_LEAVE_S = 2.0
 EARLY = 0.9  # of launch.timeout_s: who hangs says so before the others give up waiting
 WAITING = (  # files whose innermost frame waits for other ranks
     "torch/distributed/distributed_c10d.py",
@@ -51,20 +53,32 @@ class Launcher:
 
 @dataclass
 class StartUp:
-    """The time before the ranks have met: who is told to stop and still waits for them, leaves."""
+    """The time before the ranks have met: who is told to stop and still waits for them, leaves.
+
+    torchrun tells all at once, and ends the others where one leaves with ``code`` 1.
+    """
 
     signals: Signals
     code: int
+    after_s: float
     is_over: bool = False
     _told: float | None = None
+
+    @staticmethod
+    def of(place: Place, signals: Signals) -> StartUp:
+        """Return the watch over ``place``'s start."""
+        if place.launcher == "torchrun":
+            return StartUp(signals, 1, WATCHED_LEAVE_S)
+        return StartUp(signals, stopped_code(place), STARTERS_LEAVE_S)
 
     def check(self) -> None:
         """Look; called every second."""
         if self.is_over or not self.signals.last:
             return
         self._told = self._told or monotonic()
-        if monotonic() - self._told > STARTERS_LEAVE_S:
-            say(f"{signal.Signals(self.signals.last).name} while waiting for the other ranks")
+        if monotonic() - self._told > self.after_s:
+            if self.code != 1:
+                say(f"{signal.Signals(self.signals.last).name} while waiting for the other ranks")
             os._exit(self.code)
 
 

@@ -230,10 +230,10 @@ class Noisy(Probe):
         time.sleep(self.saving_s)
         if self.told_saving and self.step == self.told_saving:
             tell_once("saving", 0)
-        return {"average": self.average, "draws": self.draws}
+        return {"kept": {"average": self.average}, "draws": [self.draws]}
 
     def load_state_dict(self, state):
-        self.average, self.draws = state["average"], state["draws"]
+        self.average, [self.draws] = state["kept"]["average"], state["draws"]
 
 
 def tell_once(when, told, number=signal.SIGTERM, others=()):

@@ -4,6 +4,7 @@ from launch.checkpoint import manifest
 from launch.checkpoint.files import (
     CheckpointError,
     Contents,
+    ContentsError,
     collect,
     fault,
     in_order,
@@ -18,6 +19,7 @@ from launch.checkpoint.writer import Order, Writer, Written
 __all__ = [
     "CheckpointError",
     "Contents",
+    "ContentsError",
     "Order",
     "Writer",
     "Written",

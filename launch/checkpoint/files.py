@@ -38,6 +38,10 @@ class CheckpointError(UsageError):
     """A checkpoint that cannot be written, or that is not what was written."""
 
 
+class ContentsError(CheckpointError):
+    """Something that no checkpoint can hold: no room on a disk will help."""
+
+
 @dataclass(frozen=True)
 class Contents:
     """A checkpoint that is not on the disk yet: safetensors' tensors, and what JSON holds."""
@@ -68,8 +72,8 @@ def collect(
             own = partial(_move, move, kind)
             tensors[kind], notes["aliases"][kind], notes["complex"][kind] = pack(held, own)
         return Contents(step, tensors, {**encode(state), **notes})
-    except TypeError as error:
-        raise CheckpointError(f"cannot save a checkpoint of step {step}: {error}") from None
+    except (TypeError, RecursionError) as error:
+        raise ContentsError(f"cannot save a checkpoint of step {step}: {error}") from None
 
 
 def _move(move: Callable[[str, Tensor], Tensor], kind: str, name: str, tensor: Tensor) -> Tensor:

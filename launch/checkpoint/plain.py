@@ -35,8 +35,8 @@ def encode(value: Any, name: str = "state") -> Any:
     if isinstance(value, int):  # numpy's and enums' own
         return int(value)
     raise TypeError(
-        f"{name} is a {type(value).__name__}, and a checkpoint holds numbers, text, bytes, lists "
-        "and mappings of these"
+        f"{name} is a {type(value).__name__}, and a checkpoint holds tensors, numbers, text, "
+        "bytes, lists and mappings of these"
     )
 
 

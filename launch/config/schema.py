@@ -122,7 +122,7 @@ class Fault:
 
     kind: str | None = key(
         None,
-        "kill, raise, hang, nan (the loss), slow (10 s), truncate (the newest checkpoint)",
+        "kill, raise, hang, nan (gradients), slow (10 s), truncate (the last checkpoint; kills)",
         choices=("kill", "raise", "hang", "nan", "slow", "truncate"),
     )
     rank: int = key(0, "where", at_least=0)

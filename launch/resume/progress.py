@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from launch.checkpoint import CheckpointError
+from launch.checkpoint.plain import encode
 from launch.config import Config
 from launch.data import derive, seed_all
 from launch.generators import give_back, held_by
 from launch.loop import Training
+from launch.resume import task_state
 from launch.resume.choice import Saved, same_experiment
-from launch.resume.settings import Built, carry_on, merge_groups
+from launch.resume.settings import Built, Groups, carry_on, merge_groups, options
+from launch.resume.task_state import PREFIX, taken
 from launch.task import Task
 from parallel import EngineState, World
-
-TASK = "task/"  # before the names of a task's own tensors, which lie with the optimizers'
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ def capture(run: Resumed) -> tuple[EngineState, dict[str, Any]]:
     held = training.engine.state()  # where they are not compared, this makes the buffers rank 0's
     generators = run.world.gather_objects(held_by(run.world.device))
     at, meter = training.at, training.reporter.meter
-    own = run.task.state_dict() if run.world.is_main else {}
-    tensors = {TASK + k: v for k, v in own.items() if isinstance(v, Tensor)}
+    own, tensors = taken(run.task) if run.world.is_main else (None, {})
     state = {
         **same_experiment(config),
         **vars(at),
@@ -65,9 +63,10 @@ def capture(run: Resumed) -> tuple[EngineState, dict[str, Any]]:
         "optimizers": held.groups,
         "scaler": held.scaler,
         "schedulers": training.schedule.state(),
+        "schedule_steps": training.schedule.steps,
         "built": run.built.state(),
         "generators": generators,
-        "task_state": {k: v for k, v in own.items() if not isinstance(v, Tensor)},
+        "task_state": own,
     }
     held.optimizer |= tensors
     return held, state
@@ -78,9 +77,7 @@ def restore(run: Resumed, saved: Saved) -> list[str]:
     model, optimizer, state = saved
     training = run.training
     notes = [*_check_data(run, state), *_load_schedule(run, state)]
-    merge_groups(state["optimizers"], state["built"]["groups"], run.built.groups)
-    own = {k.removeprefix(TASK): v.clone() for k, v in optimizer.items() if k.startswith(TASK)}
-    moments = {k: v for k, v in optimizer.items() if not k.startswith(TASK)}
+    moments = {k: v for k, v in optimizer.items() if not k.startswith(PREFIX)}
     training.engine.load(EngineState(model, moments, state["optimizers"], state["scaler"]))
     for name in vars(training.at):
         setattr(training.at, name, state[name])
@@ -91,7 +88,7 @@ def restore(run: Resumed, saved: Saved) -> list[str]:
     meter = training.reporter.meter
     meter.skipped, meter.in_a_row = state["skipped"], state["skipped_in_a_row"]
     training.control.spent_s = state["trained_s"] or 0.0
-    run.task.load_state_dict({**state["task_state"], **own})
+    task_state.give_back(run.task, state["task_state"], optimizer)
     return notes + _restore_generators(run, state)
 
 
@@ -113,13 +110,34 @@ def _check_data(run: Resumed, state: Mapping[str, Any]) -> list[str]:
 
 
 def _load_schedule(run: Resumed, state: Mapping[str, Any]) -> list[str]:
-    schedule, states = run.training.schedule, state["schedulers"]
-    now = schedule.state()
-    if len(states) != len(now):
-        return ["the scheduler is new: it begins now"] if now else ["the scheduler is gone"]
-    then = state["built"]["schedulers"]
-    schedule.load([carry_on(*each) for each in zip(states, then, now, strict=True)])
+    """Bring the schedule to where it was, and the saved parameter groups to the settings of now.
+
+    Where the settings are others the new schedule is followed from its start up to here: most
+    compute a rate from the one before, and would never come back from an old schedule's end.
+    """
+    schedule, built, then = run.training.schedule, run.built, state["built"]
+    saved, states, steps = state["optimizers"], state["schedulers"], state["schedule_steps"]
+    same_kind = len(states) == len(built.schedulers)
+    is_same = encode(then) == built.state()
+    if same_kind and built.schedulers and schedule.metric is None and not is_same:
+        schedule.replay(steps)
+        now = options(run.training.engine.optimizers)
+        for each, groups in zip(saved, now, strict=False):
+            for group, option in zip(each["groups"], groups, strict=False):
+                group.update(option)
+        return [f"the schedule is another one now: after {steps} steps its rate is {_rate(now)}"]
+    merge_groups(saved, then["groups"], built.groups, keeps_rate=same_kind)
+    if not same_kind:
+        word = "new: it begins now" if built.schedulers else "gone: the rate is optimizer.lr"
+        return [f"the scheduler is {word}"]
+    now_states = schedule.state()
+    pairs = zip(states, then["schedulers"], now_states, strict=True)
+    schedule.load([carry_on(*each) for each in pairs], steps)
     return []
+
+
+def _rate(groups: Groups) -> str:
+    return f"{groups[0][0]['lr']:.3g}"
 
 
 def _restore_generators(run: Resumed, state: Mapping[str, Any]) -> list[str]:

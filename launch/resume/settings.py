@@ -51,17 +51,21 @@ def options(optimizers: Sequence[Optimizer]) -> Groups:
     ]
 
 
-def merge_groups(described: Sequence[Mapping[str, Any]], then: Groups, now: Groups) -> None:
+def merge_groups(
+    described: Sequence[Mapping[str, Any]], then: Groups, now: Groups, *, keeps_rate: bool = True
+) -> None:
     """Bring the saved groups of ``EngineState.groups`` up to this run's settings, in place.
 
-    A learning rate that was on its way down a schedule keeps its place on it: it is scaled as the
-    rate the run began with.
+    A learning rate that training has lowered keeps its place: it is scaled as the rate the run
+    began with. keeps_rate: False where what lowered it is gone.
     """
     for saved, old, new in zip(described, then, now, strict=False):
         for group, before, fresh in zip(saved["groups"], old, new, strict=False):
             merged = carry_on({k: v for k, v in group.items() if k != "params"}, before, fresh)
             rate, was, now_is = group.get("lr"), before.get("lr"), fresh.get("lr")
-            if rate != was and was != now_is and was:
+            if not keeps_rate:
+                merged["lr"] = now_is
+            elif rate != was and was != now_is and was:
                 merged["lr"] = rate * now_is / was
             group.update(merged)
 

@@ -134,12 +134,56 @@ def test_what_changed_in_the_configuration_is_said_and_holds(train, left, noisy)
     assert [row["lr"] for row in left("again").lines("step")] == [0.01] * 3 + [0.005] * 2
 
 
-def test_a_new_learning_rate_keeps_its_place_on_the_schedule(train, left, noisy):
+SCHEDULES = {
+    "CosineAnnealingLR": ("scheduler.T_max=${run:steps}",),
+    "OneCycleLR": ("scheduler.max_lr=0.1", "scheduler.total_steps=${run:steps}"),
+    "LinearLR": ("scheduler.total_iters=${run:steps}", "scheduler.end_factor=0.1"),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_an_extended_run_follows_the_longer_schedule_from_there(train, left, noisy, kind):
+    plain = [word for word in noisy if not word.startswith("scheduler")]
+    words = (*plain, f"scheduler._target_=torch.optim.lr_scheduler.{kind}", *SCHEDULES[kind])
+    train(*words, "train.max_steps=9", "name=long")
+    for stop in (4, 9):
+        ended = train(*words, f"train.max_steps={stop}", "name=again")
+    assert "the schedule is another one now: after 4 steps its rate is" in ended.output
+    long, again = ([row["lr"] for row in left(n).lines("step")] for n in ("long", "again"))
+    assert again[4:] == long[4:]
+
+
+def test_a_new_learning_rate_takes_the_place_that_the_schedule_has_come_to(train, left, noisy):
     train(*noisy, "train.max_steps=6", "name=low")
     train(*noisy, "train.max_steps=3", "name=again")
     train(*noisy, "train.max_steps=6", "optimizer.lr=0.02", "name=again")
     low, again = ([row["lr"] for row in left(n).lines("step")] for n in ("low", "again"))
     assert again == pytest.approx(low[:3] + [2 * rate for rate in low[3:]])
+
+
+def test_without_its_scheduler_a_run_goes_on_at_the_optimizers_rate(train, left, noisy):
+    train(*noisy, "train.max_steps=3", "name=again")
+    ended = train(*noisy[:3], *noisy[5:], "train.max_steps=5", "name=again")
+    assert "the scheduler is gone: the rate is optimizer.lr" in ended.output
+    assert [row["lr"] for row in left("again").lines("step")][3:] == [0.01, 0.01]
+
+
+def test_the_last_line_has_the_rate_of_the_last_step(train, left, noisy):
+    train(*noisy, "train.max_steps=5", "name=each")
+    train(*noisy, "train.max_steps=5", "name=some", "log.every_steps=4")
+    each, some = ([row["lr"] for row in left(n).lines("step")] for n in ("each", "some"))
+    assert some == [each[3], each[4]]
+
+
+def test_a_metric_that_is_not_there_loses_nothing(train, left, noisy):
+    best = "checkpoint.best={metric: valid/nope, mode: max}"
+    ended = train(*noisy, "train.epochs=2", "name=again", best)
+    assert ended.codes == [2]
+    assert "valid/nope was not evaluated; there are valid/loss, valid/target" in ended.output
+    assert left("again").state["step"] == 6
+    right = "checkpoint.best={metric: valid/loss, mode: min}"
+    assert train(*noisy, "train.epochs=2", "name=again", right).codes == [0]
+    assert left("again").lines("start")[-1]["step"] == 6
 
 
 def test_D12_the_schedule_waits_for_steps_that_were_skipped_and_after_resuming_too(

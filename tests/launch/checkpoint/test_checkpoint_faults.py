@@ -58,7 +58,7 @@ def test_a_later_format_is_refused_with_both_numbers(tmp_path, save):
     [
         ({"x": torch.zeros(2, device="meta")}, {}, "x is a meta, sparse or quantized"),
         ({"x": torch.eye(2).to_sparse()}, {}, "x is a meta, sparse or quantized"),
-        ({}, {"made": {1, 2}}, "state.made is a set, and a checkpoint holds numbers"),
+        ({}, {"made": {1, 2}}, "state.made is a set, and a checkpoint holds tensors"),
         ({}, {"aliases": {}}, "'aliases'.* taken"),
     ],
 )

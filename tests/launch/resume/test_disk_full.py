@@ -22,6 +22,7 @@ def words(noisy):
         "checkpoint.every_steps=2",
         "checkpoint.every_epochs=null",
         "train.max_steps=9",
+        "task.slow_s=0.1",  # a write ends before the disk is full
         "name=again",
     )
 

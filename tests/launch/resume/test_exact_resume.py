@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 WORLDS = pytest.mark.parametrize("processes", [1, 2])
+slow = pytest.mark.slow  # more of the same, in other places and ways
 
 
 def straight(train, left, words, processes):
@@ -22,7 +23,13 @@ def extend(train, words, stops, processes):
 @WORLDS
 @pytest.mark.parametrize(
     "stops",
-    [(3, 13), (1, 2, 4, 5, 13), (6, 12, 13), (5, 6, 7, 13), (13, 13)],
+    [
+        (3, 13),
+        pytest.param((1, 2, 4, 5, 13), marks=slow),
+        (6, 12, 13),
+        pytest.param((5, 6, 7, 13), marks=slow),
+        (13, 13),
+    ],
     ids=["once", "often in one epoch", "at an epoch's end", "around it", "at the end"],
 )
 def test_D1_D3_D5_D6_D10_resumed_in_any_place_the_bytes_are_the_same(
@@ -37,17 +44,24 @@ def test_D1_D3_D5_D6_D10_resumed_in_any_place_the_bytes_are_the_same(
     "more",
     [
         ("data.workers=2",),
-        ("data.workers=2", "data.persistent=false"),
+        pytest.param(("data.workers=2", "data.persistent=false"), marks=slow),
         ("task.batch_norm=true",),
-        ("train.accumulate=2", "train.clip_norm=0.5"),
+        pytest.param(("train.accumulate=2", "train.clip_norm=0.5"), marks=slow),
         ("train.precision=float16",),
-        ("train.precision=bfloat16", "optimizer._target_=torch.optim.SGD", "optimizer.momentum=.9"),
-        ("task.stream=true",),
+        pytest.param(
+            (
+                "train.precision=bfloat16",
+                "optimizer._target_=torch.optim.SGD",
+                "optimizer.momentum=.9",
+            ),
+            marks=slow,
+        ),
+        pytest.param(("task.stream=true",), marks=slow),
         ("task.stream=true", "data.workers=2"),
         ("task.stream=true", "task.filtered=true", "task.samples=99"),
-        ("data.drop_last=true",),
+        pytest.param(("data.drop_last=true",), marks=slow),
     ],
-    ids=lambda more: " ".join(more),
+    ids=" ".join,
 )
 def test_D3_D11_D22_with_workers_scaler_streams_and_more_the_bytes_are_the_same(
     train, left, noisy, more
@@ -85,10 +99,12 @@ def test_D5_D7_the_learning_rate_of_each_step_is_that_of_the_unbroken_run(train,
     [
         ("OneCycleLR", ("scheduler.max_lr=0.1", "scheduler.total_steps=20")),
         ("LinearLR", ("scheduler.total_iters=9",)),
-        ("MultiStepLR", ("scheduler.milestones=[3,9]",)),
+        pytest.param("MultiStepLR", ("scheduler.milestones=[3,9]",), marks=slow),
         ("ReduceLROnPlateau", ("scheduler.patience=0", "scheduler.metric=valid/loss")),
-        ("CosineAnnealingWarmRestarts", ("scheduler.T_0=4", "scheduler.T_mult=2")),
-        ("CyclicLR", ("scheduler.base_lr=0.001", "scheduler.max_lr=0.1")),
+        pytest.param(
+            "CosineAnnealingWarmRestarts", ("scheduler.T_0=4", "scheduler.T_mult=2"), marks=slow
+        ),
+        pytest.param("CyclicLR", ("scheduler.base_lr=0.001", "scheduler.max_lr=0.1"), marks=slow),
     ],
 )
 def test_D5_every_kind_of_schedule_goes_on_where_it_was(train, left, noisy, kind, more):

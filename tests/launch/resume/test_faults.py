@@ -18,7 +18,7 @@ def recovered(train, left, words):
     )
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(train, left, noisy, rank):
     words = (*noisy, *RUN, "fault.kind=kill", "fault.step=6", f"fault.rank={rank}")
     ended = train(*words, processes=2, timeout_s=30)
@@ -38,7 +38,7 @@ def test_a_rank_that_raises_has_the_last_word_and_the_run_goes_on(train, left, n
     assert recovered(train, left, words)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_hangs_is_named_with_its_place_and_all_stacks_are_kept(
     train, left, noisy, rank
 ):
@@ -76,6 +76,7 @@ def test_a_truncated_checkpoint_is_skipped_and_that_is_said(train, left, noisy):
     assert recovered(train, left, words)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_changes_nothing_but_the_time(train, left, noisy):
     words = (*noisy, *RUN, "fault.kind=slow", "fault.step=3", "fault.rank=1")
     assert train(*words, processes=2, timeout_s=60).codes == [0, 0]

@@ -44,7 +44,8 @@ def unpack(
     """Return what was packed; an alias is the very tensor that it names."""
     tensors = dict(packed)
     for name in pairs:
-        tensors[name] = torch.view_as_complex(tensors[name])
+        own = tensors[name].clone()  # a file aligns pairs to one real number, torch wants to two
+        tensors[name] = torch.view_as_complex(own)
     for name, same in aliases.items():
         tensors[name] = tensors[same]
     return tensors

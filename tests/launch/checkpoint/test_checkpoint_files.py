@@ -41,6 +41,14 @@ def test_a_tensor_comes_back_as_it_was(tmp_path, tensor, save):
     assert (optimizer, state) == ({}, {})
 
 
+@pytest.mark.parametrize("padding", range(1, 17))
+def test_complex_numbers_come_back_where_torch_may_read_them(tmp_path, save, padding):
+    model = {"x": torch.randn(3, dtype=torch.complex128), "n" * padding: torch.tensor(7)}
+    back = read(save(tmp_path, 1, model))[0]
+    assert back["x"].data_ptr() % 16 == 0  # else copying it may end the process
+    assert torch.equal(back["x"].clone(), model["x"])
+
+
 def test_state_comes_back_and_names_are_the_models_own(tmp_path, save, model, state):
     optimizer = {"0/b.weight/exp_avg": torch.ones(4, 3), "0/b.weight/step": torch.tensor(3.0)}
     path = save(tmp_path, 120, model, optimizer, state)

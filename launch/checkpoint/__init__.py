@@ -2,18 +2,16 @@
 
 from launch.checkpoint import manifest
 from launch.checkpoint.files import (
-    CheckpointError,
     Contents,
-    ContentsError,
     collect,
     fault,
     in_order,
-    link,
     newest,
     read,
     read_state,
     write,
 )
+from launch.checkpoint.links import CheckpointError, ContentsError, link, refuse_blocked
 from launch.checkpoint.writer import Order, Writer, Written
 
 __all__ = [
@@ -31,5 +29,6 @@ __all__ = [
     "newest",
     "read",
     "read_state",
+    "refuse_blocked",
     "write",
 ]

@@ -25,21 +25,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from launch.checkpoint import manifest
+from launch.checkpoint.links import CheckpointError, ContentsError, link, remove
 from launch.checkpoint.plain import decode, encode
 from launch.checkpoint.tensors import pack, to_cpu, unpack
 from launch.folder.disk import replace_text, sync
-from parallel.errors import UsageError
 
 KINDS = ("model", "optimizer")  # of tensors, a file each
 NOTES = ("aliases", "complex")  # keys of state.json: what the files do not say themselves
-
-
-class CheckpointError(UsageError):
-    """A checkpoint that cannot be written, or that is not what was written."""
-
-
-class ContentsError(CheckpointError):
-    """Something that no checkpoint can hold: no room on a disk will help."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ def write(folder: Path, contents: Contents) -> Path:
     part = folder / f".{path.name}.part"
     with _told(path):
         folder.mkdir(parents=True, exist_ok=True)
-        _remove(folder, manifest.PART)
+        remove(folder, manifest.PART)
         try:
             part.mkdir()
             _fill(part, contents)
@@ -99,17 +91,8 @@ def write(folder: Path, contents: Contents) -> Path:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         link(folder, "last", path)
-        _remove(folder, manifest.OLD)
+        remove(folder, manifest.OLD)
     return path
-
-
-def link(folder: Path, name: str, target: Path) -> None:
-    """Let ``folder/name`` point to a checkpoint beside it; a reader sees the old or the new."""
-    part = folder / f".{name}.part"
-    part.unlink(missing_ok=True)
-    part.symlink_to(target.name)
-    part.replace(folder / name)
-    sync(folder)
 
 
 def read(
@@ -204,15 +187,6 @@ def _put(part: Path, path: Path) -> None:
         path.rename(old)
     part.rename(path)
     sync(path.parent)
-
-
-def _remove(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove what has one of ``names``: of our own making, and of no use any more."""
-    for path in [each for each in folder.iterdir() if names.fullmatch(each.name)]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from typing import Any
 NAME = "MANIFEST.json"
 STEP = re.compile(r"(\.)?step-([0-9]{8,})(?(1)\.old)")  # the folder of a checkpoint, or OLD
 OLD = re.compile(r"\.step-[0-9]{8,}\.old")  # the one that was just replaced
-PART = re.compile(r"\.(step-[0-9]{8,}(\.old)?|last|best)\.part")  # being written, or removed
+PART = re.compile(
+    r"\.(step-[0-9]{8,}(\.old)?|(last|best)(\.old)?)\.part"
+)  # being written, or removed
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 

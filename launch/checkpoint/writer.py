@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launch.checkpoint.files import CheckpointError, Contents, collect, link, write
+from launch.checkpoint.files import Contents, collect, write
 from launch.checkpoint.keep import retain
+from launch.checkpoint.links import CheckpointError, link
 from launch.checkpoint.tensors import to_cpu
 
 NICE = 10  # of 19: a tenth of the processor time where training wants it all

@@ -18,6 +18,7 @@ from launch.checkpoint import (
     newest,
     read,
     read_state,
+    refuse_blocked,
 )
 from launch.config import Config, to_dict
 from launch.folder import Found, differences
@@ -64,8 +65,9 @@ class State(dict[str, Any]):
 def choose(checkpoints: Path, found: Found, named: Choice | None, config: Config) -> Choice:
     """Return the newest whole checkpoint of the run's own, else the one that was ``named``.
 
-    Raises ``CheckpointError`` where there are some, and none is whole.
+    Raises ``CheckpointError`` where there are some, and none is whole, or none could be added.
     """
+    refuse_blocked(checkpoints, "last", "best")
     path, skipped = newest(checkpoints)
     if path is not None:
         return Choice(

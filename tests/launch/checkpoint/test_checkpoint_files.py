@@ -1,12 +1,13 @@
 import json
 import os
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from launch.checkpoint import link, newest, read
+from launch.checkpoint import CheckpointError, link, newest, read
 from launch.checkpoint.files import _put
 
 
@@ -119,6 +120,30 @@ def test_last_is_a_relative_link_to_the_newest(tmp_path, save):
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "best", "last", "step-00000001", "step-00000002",
     ]  # fmt: skip
+
+
+def test_a_link_takes_the_place_of_the_copy_that_became_of_it(tmp_path, save):
+    link(tmp_path / "a", "best", save(tmp_path / "a", 1))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")  # follows links, as cp -rL does
+    assert (tmp_path / "b/last").is_dir()
+    assert not (tmp_path / "b/last").is_symlink()
+    path = save(tmp_path / "b", 2)
+    link(tmp_path / "b", "best", path)
+    assert [os.readlink(tmp_path / "b" / name) for name in ("last", "best")] == [path.name] * 2
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        "best", "last", "step-00000001", "step-00000002",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_folder_of_others_in_a_links_place_is_named_and_kept(tmp_path, save, name):
+    path = save(tmp_path, 1)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.tex").write_text("mine")
+    with pytest.raises(CheckpointError, match=rf"/{name} is in the way: wanted a link .* move it"):
+        link(tmp_path, name, path)
+    assert (tmp_path / name / "thesis.tex").read_text() == "mine"
 
 
 def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path, save):

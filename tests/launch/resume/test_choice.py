@@ -206,3 +206,22 @@ def test_a_file_in_the_place_of_the_checkpoints_is_told(train, left, noisy, old)
     ended = train(*noisy, "name=old", "train.max_steps=4")
     assert ended.codes == [2]
     assert "cannot look for checkpoints in runs/old/checkpoints: Not a directory" in ended.output
+
+
+def test_a_copy_without_links_goes_on(train, left, noisy, old):
+    shutil.copytree(left("old").folder, left("copy").folder)  # follows links, as cp -rL does
+    words = (*noisy, "name=copy", "train.max_steps=4", "checkpoint.best={metric: valid/loss}")
+    ended = train(*words, processes=2)
+    assert ended.codes == [0, 0], ended.output
+    folder = left("copy").folder / "checkpoints"
+    assert [os.readlink(folder / name) for name in ("last", "best")] == ["step-00000004"] * 2
+
+
+def test_a_folder_in_a_links_place_is_refused_before_the_first_step(train, left, noisy, old):
+    last = left("old").folder / "checkpoints/last"
+    last.unlink()
+    (last / "mine").mkdir(parents=True)
+    ended = train(*noisy, "name=old", "train.max_steps=4")
+    assert ended.codes == [2]
+    assert ended.output.startswith("runs/old/checkpoints/last is in the way: wanted a link")
+    assert ended.output.count("\n") == 1

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from launch.failures import Failure, describe
+from launch.failures import Failure, describe, trace_of, words_of
 from launch.processes import Owner
 from parallel import Place, World, peer_left
 
@@ -50,10 +49,19 @@ def settle(error: BaseException, world: World, step: int, peers: Sequence[Owner]
         return RunFailedError(first, is_first=False)
     words = mine.text(world.size)
     if not mine.is_plain:
-        words = "".join(traceback.format_exception(error)) + words
+        words = trace_of(error) + words
     if not mine.is_usage:
-        get_error_handler().record_exception(error)  # torchrun shows it as the root cause
+        _record(error)
     return RunFailedError(mine, True, words)
+
+
+def _record(error: BaseException) -> None:
+    """Let torchrun show ``error`` as the root cause."""
+    handler = get_error_handler()
+    try:
+        handler.record_exception(error)
+    except Exception:  # one that cannot be told: its __str__ raises
+        handler.record_exception(RuntimeError(f"{type(error).__name__}: {words_of(error)}"))
 
 
 def _after_a_peer(mine: Failure, world: World, peers: Sequence[Owner]) -> RunFailedError:

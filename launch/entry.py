@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import NoReturn
 
 from launch.ending import RunFailedError
-from launch.failures import describe
+from launch.failures import describe, trace_of, words_of
 from parallel import Place, UsageError, WorldError, leave, whoami
 
 PATIENCE_S = 5.0  # a launcher that ends the others once one has failed does so well within this
@@ -29,14 +28,14 @@ def enter(main: Callable[[list[str]], int]) -> NoReturn:
         code = error.code
     except UsageError as error:
         code = 2
-        _say_once(str(error))
+        _say_once(words_of(error))
     except KeyboardInterrupt:
         code = 130
     except (Exception, SystemExit) as error:  # before the ranks met: nobody has said it yet
         code = 1
         place = _place()
         failure = describe(error, place.rank, 0)
-        _say_once("".join(traceback.format_exception(error)) + failure.text(place.size))
+        _say_once(trace_of(error) + failure.text(place.size))
     leave(code)
 
 

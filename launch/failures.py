@@ -41,6 +41,7 @@ ADVICE = (
         "another rank did not come within launch.timeout_s: see the other files in ranks/",
     ),
 )
+MOST = 10_000  # characters of one text: a tensor or a page of HTML may be in it
 
 
 class TrainingError(Exception):
@@ -89,20 +90,42 @@ class Failure:
 
 def describe(error: BaseException, rank: int, step: int) -> Failure:
     """Return ``error`` as a failure of this rank; a loader process's error as its own."""
-    kind, message, at = type(error).__name__, str(error), location(error)
+    said = words_of(error)
+    kind, message, at = type(error).__name__, said, location(error)
     worker = re.match(r"Caught (\w+) in (DataLoader worker process \d+)\.", message)
     if worker:
         tail = message.strip().splitlines()[-1]
         kind, message = worker[1], f"{tail.partition(': ')[2] or tail} (in {worker[2]})"
-        at = innermost(re.findall(r'File "(.+)", line (\d+), in (\S+)', str(error))) or at
-    advice = next((text for pattern, text in ADVICE if re.search(pattern, str(error))), "")
+        at = innermost(re.findall(r'File "(.+)", line (\d+), in (\S+)', said)) or at
+    advice = next((text for pattern, text in ADVICE if re.search(pattern, said)), "")
     if isinstance(error, torch.OutOfMemoryError) and not advice:
         advice = ADVICE[1][1]
     if isinstance(error, SystemExit):
-        message = f"the task called sys.exit({error.code!r}), which ends the run on all ranks"
+        code = legible(repr(error.code))
+        message = f"the task called sys.exit({code}), which ends the run on all ranks"
     usage = isinstance(error, UsageError)
     plain = usage or isinstance(error, TrainingError | DisagreementError)
-    return Failure(rank, kind, message, at, advice, step, usage, plain)
+    return Failure(rank, kind, message, legible(at), advice, step, usage, plain)
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exception says, such that every file and terminal takes it."""
+    try:
+        return legible(str(error))
+    except Exception as met:  # whatever a class of the user's makes of __str__
+        return f"it says nothing of itself: its __str__ raised {type(met).__name__}"
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback as Python prints it, each of its parts legible."""
+    return "".join(legible(part) for part in traceback.format_exception(error))
+
+
+def legible(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it, and its first characters only where it is endless."""
+    if len(text) > MOST:
+        text = f"{text[:MOST]} ... (cut: {len(text):,} characters)\n"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def location(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from parallel import World
 
 FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
+ODD = "backslashreplace"  # what is printed may be a name or an error that is no valid text
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def rank_log(folder: Path, world: World) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)  # rank 0 may not have come this far
     path = folder / f"rank-{world.rank}.log"
     with ExitStack() as stack:
-        file = stack.enter_context(path.open("a", encoding="utf-8", buffering=1))
+        file = stack.enter_context(path.open("a", encoding="utf-8", errors=ODD, buffering=1))
         _log_to(logging.StreamHandler(file), logging.NOTSET, stack)
         if world.is_main:
             _log_to(logging.StreamHandler(), logging.WARNING, stack)

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parallel.agreement import describe, differing, first_unlike, listed
 from parallel.divergence import Start
-from parallel.errors import DisagreementError, UsageError
+from parallel.errors import DisagreementError, UsageError, own_words
 from parallel.single import Whole
 from parallel.strategy import Engine, Share, StepResult, Strategy, Work
 from parallel.world import World
@@ -51,8 +51,9 @@ class Replica(Whole):
         try:
             return super().train_step(share)
         except RuntimeError as error:
-            if "finished reduction in the prior iteration" in str(error):
-                indices = re.findall(r"rank \d+: ([\d ]+)", str(error))
+            said = own_words(error)
+            if "finished reduction in the prior iteration" in said:
+                indices = re.findall(r"rank \d+: ([\d ]+)", said)
                 raise UsageError(_unused(_at(self.module, indices))) from None
             raise
 

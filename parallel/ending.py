@@ -10,7 +10,7 @@ import threading
 from multiprocessing import active_children
 from typing import NoReturn
 
-from parallel.errors import PeerLeftError
+from parallel.errors import PeerLeftError, own_words
 
 
 def leave(code: int) -> NoReturn:
@@ -41,4 +41,5 @@ def peer_left(error: BaseException) -> bool:
     if isinstance(error, PeerLeftError):
         return True
     words = ("closed by peer", "reset by peer", "Broken pipe", "remote process exited", "aborted")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    said = own_words(error)
+    return isinstance(error, RuntimeError) and any(word in said for word in words)

@@ -24,3 +24,8 @@ class DisagreementError(Exception):
 
 class PeerLeftError(RuntimeError):
     """Another rank failed, and says so itself."""
+
+
+def own_words(error: BaseException) -> str:
+    """Return the texts that an exception was made of; a user's ``__str__`` may raise."""
+    return " ".join(each for each in error.args if isinstance(each, str))

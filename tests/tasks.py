@@ -42,6 +42,12 @@ class Numbers(Dataset):
 def fail(fault):
     if fault == "raise":
         raise ValueError("boom")
+    if fault == "odd":
+        raise RuntimeError("\udcff bad")
+    if fault == "mute":
+        raise MuteError
+    if fault == "endless":
+        raise ValueError("x" * 3_000_000)
     if fault == "memory":
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
     if fault == "exit":
@@ -50,6 +56,13 @@ def fail(fault):
         os._exit(0)
     if fault == "kill":
         os.kill(os.getpid(), 9)
+
+
+class MuteError(RuntimeError):
+    """An error that cannot say what it is."""
+
+    def __str__(self):
+        raise KeyError("no such format")
 
 
 class Stream(IterableDataset):

@@ -186,6 +186,32 @@ def test_A6_A18_the_rank_that_fails_first_has_the_last_word(train, tmp_path, fau
     assert not (tmp_path / "runs/a/lock").exists()
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("odd", "RuntimeError: \\udcff bad"),
+        ("mute", "MuteError: it says nothing of itself: its __str__ raised KeyError"),
+        ("endless", f"ValueError: {'x' * 10_000} ... (cut: 3,000,000 characters)"),
+    ],
+)
+def test_a_failure_in_words_that_cannot_be_written_is_told_all_the_same(
+    train, tmp_path, fault, said, processes
+):
+    failing = processes - 1
+    words = (*QUICK, f"task.fault={fault}", f"task.fault_rank={failing}")
+    ended = train(*words, processes=processes, timeout_s=30)
+    assert ended.codes == [1] * processes
+    told, place = ended.outputs[failing].splitlines()[-2:]
+    assert told.endswith(f" failed after step {1 if processes == 2 else 0}: {said}")
+    assert "tests/tasks.py:" in place
+    assert len(ended.output) < 50_000
+    assert "Logging error" not in ended.output
+    found = status(tmp_path / "runs/a")
+    assert (found["state"], found["rank"], found["reason"]) == ("failed", failing, said)
+    assert lines(tmp_path / "runs/a", "end")[-1]["reason"] == said
+
+
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
     [

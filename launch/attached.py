@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from launch.checkpoint import Writer
 from launch.config import Config
-from launch.events import Event, Listener
+from launch.events import CheckpointSaved, Event, Listener, RunEnded
 from launch.failures import TrainingError
 from launch.folder import OpenFolder
 from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
@@ -17,15 +18,25 @@ def listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Liste
     """Attach the listeners; closed with ``stack``."""
     if folder is None:
         return deaf
+    console = Console(config.log.progress)
+
+    def beat() -> None:
+        refuse_lost(folder)
+        folder.touch_lock()
+
     listeners = fan_out(
         Records(folder.path),
         Status(folder.path),
         TensorBoard(folder.path),
-        Heartbeat(folder.touch_lock),
-        Console(config.log.progress),
+        Heartbeat(beat),
+        console,
     )
 
     def tell(event: Event) -> None:
+        if isinstance(event, RunEnded) and event.state == "failed" and folder.lost():
+            return console(event)  # what lies in the folder's place is none of ours
+        if isinstance(event, CheckpointSaved | RunEnded):
+            refuse_lost(folder)
         try:
             listeners(event)
         except OSError as error:
@@ -40,6 +51,13 @@ def listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Liste
 
     stack.callback(close)
     return tell
+
+
+def refuse_lost(folder: OpenFolder) -> None:
+    """Raise ``TrainingError`` where the folder was removed or moved while the run went on."""
+    lost = folder.lost()
+    if lost:
+        raise TrainingError(lost)
 
 
 def deaf(event: Event) -> None:
@@ -58,6 +76,7 @@ def writer(
         settings.keep,
         asynchronous=settings.asynchronous,
         broken=choice.skipped,
+        check=partial(refuse_lost, folder),
     )
     stack.callback(ours.close)  # before the listeners, and whatever the end
     return ours

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -293,3 +294,32 @@ class Full(Noisy):
         folder = next(Path("runs").glob("*/checkpoints"))
         folder.rename(folder.with_name("moved"))
         folder.write_text("mine")
+
+
+@dataclass
+class Gone(Probe):
+    """A run whose folder meets something after step ``gone_at``, on rank 0, once."""
+
+    samples: int = 64
+    gone_at: int = 3
+    how: str = "removed"
+
+    def after_step(self, context):
+        is_main, marker = os.environ.get("RANK", "0") == "0", Path("met.txt")
+        if context.step == self.gone_at and is_main and not marker.exists():
+            marker.touch()
+            meet(Path("runs/a"), self.how)
+
+
+def meet(folder, how):
+    if how in ("removed", "another's"):
+        shutil.rmtree(folder.rename("gone"))  # at once, whatever is written to it by then
+    if how == "another's":
+        folder.mkdir()
+        (folder / "config.yaml").write_text("name: theirs")
+    if how == "moved":
+        folder.rename("elsewhere")
+    if how == "no config":
+        (folder / "config.yaml").unlink()
+    if how == "no lock":
+        (folder / "lock").unlink()

@@ -81,7 +81,7 @@ def write(folder: Path, contents: Contents) -> Path:
     path = folder / f"step-{contents.step:08d}"
     part = folder / f".{path.name}.part"
     with _told(path):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # a run folder that is gone stays so
         remove(folder, manifest.PART)
         try:
             part.mkdir()

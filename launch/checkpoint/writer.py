@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Writer:
 
     asynchronous: training waits for a copy in memory only, and for the write before, if that is
     still under way. Nothing that was ordered is lost but by a kill: see ``wait``. broken: found
-    there, and not whole.
+    there, and not whole. check: raises where the folder must not be written to any more.
     """
 
     def __init__(
@@ -62,8 +62,10 @@ class Writer:
         *,
         asynchronous: bool = False,
         broken: Iterable[Path] = (),
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder, self.keep, self.broken = folder, keep, set(broken)
+        self._check = check
         self._thread = None
         if asynchronous:
             self._thread = ThreadPoolExecutor(1, "checkpoints", initializer=_stand_back)
@@ -74,6 +76,7 @@ class Writer:
     def write(self, order: Order) -> None:
         """Write ``order``, or begin to; ``finished`` tells how it went."""
         self.wait()
+        self._check()
         start = time.monotonic()
         if self._thread is None:
             self._done.append(self._try(order, None, None, start, start))
@@ -96,6 +99,8 @@ class Writer:
             self._done.append(self._under_way.result())
             self._under_way = None
         done, self._done = self._done, []
+        if any(written.error for written in done):
+            self._check()  # which may know better why
         return done
 
     def wait(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,9 +60,41 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class OpenFolder(RunFolder):
-    """A run folder that this process alone may write to."""
+    """A run folder that this process alone may write to.
+
+    descriptor: the folder itself, wherever it goes; None where nobody looks after that.
+    """
 
     held: Lock
+    descriptor: int | None = None
+
+    def lost(self) -> str:
+        """Return what became of the folder meanwhile; nothing where all is in its place."""
+        if self.descriptor is None:
+            return ""
+        try:
+            same = _is_same(self.path, self.descriptor)
+            if same and self.config.exists():
+                return ""
+        except OSError:  # a file server that does not answer: it may, the next time
+            return ""
+        if same:
+            return (
+                f"{self.config} was removed while the run went on, and what has none is no run's "
+                "folder; bring it back from a copy, and give the same command again"
+            )
+        now = _place_of(self.descriptor)
+        if now is None:
+            return (
+                f"the run folder {self.path} was removed, or moved away, while the run went on, "
+                "and its checkpoints with it; bring it back to go on from the last of them, or "
+                "train anew by the same command"
+            )
+        return (
+            f"the run folder {self.path} was moved to {now} while the run went on; the last whole "
+            f"checkpoint is in {now / 'checkpoints'}: move the folder back, and give the same "
+            "command again"
+        )
 
     def touch_lock(self) -> None:
         """Say that this run lives; raises ``FolderError`` where another took the folder over."""
@@ -88,9 +121,31 @@ def open_folder(
     with told(path):
         path.mkdir(parents=True, exist_ok=True)
         lock.take()
+    descriptor = None
     try:
         with told(path):
             folder.ranks.mkdir(exist_ok=True)
-        yield OpenFolder(path, lock)
+            descriptor = os.open(path, os.O_RDONLY)
+        yield OpenFolder(path, lock, descriptor)
     finally:
         lock.release()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    try:
+        met = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with suppress(OSError):  # what was removed on a file server cannot be asked any more
+        return os.path.samestat(met, os.fstat(descriptor))
+    return False
+
+
+def _place_of(descriptor: int) -> Path | None:
+    """Return where an open folder lies now; None where it is removed, or nobody knows."""
+    with suppress(OSError, ValueError):
+        now = Path(f"/proc/self/fd/{descriptor}").readlink()  # Linux alone tells
+        return now if os.path.samestat(now.stat(), os.fstat(descriptor)) else None
+    return None

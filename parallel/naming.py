@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from parallel.errors import UsageError
@@ -21,6 +22,26 @@ def check(module: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 _name(parameter, names)
+
+
+def separate_buffers(module: nn.Module) -> None:
+    """Give memory of their own to buffers of which many elements share one (``expand``).
+
+    They could be saved, and never be written to again.
+    """
+    separate: dict[Tensor, Tensor] = {}  # a buffer may have several names
+    for part in module.modules():
+        for name, buffer in list(part.named_buffers(recurse=False, remove_duplicate=False)):
+            if _shares_within(buffer):
+                if buffer not in separate:
+                    separate[buffer] = buffer.clone(memory_format=torch.contiguous_format)
+                setattr(part, name, separate[buffer])
+
+
+def _shares_within(tensor: Tensor) -> bool:
+    if is_lazy(tensor) or tensor.layout != torch.strided:
+        return False
+    return any(n > 1 and not step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def state(

@@ -51,6 +51,7 @@ class Whole(Engine):
         self.module = work.model.to(world.device)
         if settings.precision == "float64":
             self.module.double()  # .to(dtype) would cut complex parameters to their real part
+        naming.separate_buffers(self.module)
         self.world, self.objective = world, work.objective
         self.replicas = 1
         self.phases = Phases(world.device)

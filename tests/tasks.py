@@ -260,6 +260,16 @@ def tell_once(when, told, number=signal.SIGTERM, others=()):
 
 
 @dataclass
+class Expanded(Noisy):
+    """A model with a buffer that is one number many times."""
+
+    def model(self):
+        model = super().model()
+        model[0].register_buffer("scale", torch.ones(1).expand(4))
+        return model
+
+
+@dataclass
 class Full(Noisy):
     """A megabyte to save, which after step ``full_at``, once, has no room until ``free_at``.
 

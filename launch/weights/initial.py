@@ -11,6 +11,7 @@ from launch.weights.errors import WeightsError, first
 from launch.weights.fitting import fit
 from launch.weights.location import locate
 from launch.weights.reading import read
+from parallel.naming import separate_buffers
 
 
 def init_from(path: Path, model: nn.Module, strict: bool = True) -> list[str]:
@@ -20,6 +21,7 @@ def init_from(path: Path, model: nn.Module, strict: bool = True) -> list[str]:
     dtype and device are the model's own. Raises ``WeightsError``; where the file cannot be read
     or does not fit, the model is as it was.
     """
+    separate_buffers(model)
     file = locate(path)
     weights = read(file)
     try:

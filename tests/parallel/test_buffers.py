@@ -166,3 +166,30 @@ def test_evaluation_moves_no_running_statistics(alone):
     before = copied(engine.module)
     engine.evaluate([(torch.randn(4, 2), 4)])
     assert_alike(copied(engine.module), before)
+
+
+class Expanded(Normed):
+    """One number seen as several, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1).expand(2))
+        self.last.register_buffer("same", self.scale, persistent=False)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+@pytest.mark.parametrize("strategy", [Single(), DDP()])
+def test_a_buffer_of_one_number_many_times_trains_and_takes_its_state_back(alone, strategy):
+    engines = [start(alone, Expanded(), strategy) for _ in range(2)]
+    share = Share([torch.arange(8.0).view(4, 2)], [4], 4)
+    engines[0].train_step(share)
+    with torch.no_grad():
+        engines[0].module.scale[1] = 3.0
+    engines[1].load(engines[0].state())
+    module = engines[1].module
+    assert module.scale.tolist() == [1.0, 3.0]
+    assert module.last.same is module.scale
+    assert "last.same" not in module.state_dict()
+    engines[1].train_step(share)

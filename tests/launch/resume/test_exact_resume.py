@@ -212,3 +212,14 @@ def test_D12_the_schedule_waits_for_steps_that_were_skipped_and_after_resuming_t
     assert train(*noisy, "train.max_steps=7", "name=straight").codes == [0]
     rates = {n: [row["lr"] for row in left(n).lines("step")] for n in ("again", "straight")}
     assert rates["again"] == [*rates["straight"][:3], *rates["straight"][2:]]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_model_with_an_expanded_buffer_is_saved_and_goes_on(train, left, noisy, processes):
+    words = (*noisy, "task._target_=tests.tasks.Expanded")
+    for name, steps in (("a", 4), ("a", 7), ("b", 7)):
+        ended = train(*words, f"name={name}", f"train.max_steps={steps}", processes=processes)
+        assert ended.codes == [0] * processes, ended.output
+    assert left("a").bytes()["model.safetensors"] == left("b").bytes()["model.safetensors"]
+    ended = train(*words, "name=c", "train.max_steps=1", "checkpoint.init_from=runs/a")
+    assert ended.codes == [0], ended.output

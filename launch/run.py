@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from launch.assemble import Surroundings, assemble
 from launch.attached import listen, writer
-from launch.config import Config, to_dict, to_yaml
+from launch.config import Config, plain_defaults, to_dict, to_yaml
 from launch.control import FILE, REASONS, Control, Ending
 from launch.ending import RunFailedError, say_and_linger, settle, stopped_code
 from launch.events import RunEnded
@@ -94,12 +94,13 @@ def _open(prepared: Prepared, place: Place, stack: ExitStack) -> _Opened:
     config = prepared.config
     if place.rank:
         return _Opened(Found("new"))
-    found = inspect(prepared.folder, to_dict(config))
+    defaults = plain_defaults(type(prepared.task))
+    found = inspect(prepared.folder, to_dict(config), defaults)
     if is_complete(found, config):
         return _Opened(found)
-    given = named(RunFolder(prepared.folder).checkpoints, config)
+    given = named(RunFolder(prepared.folder).checkpoints, config, defaults)
     folder = stack.enter_context(open_folder(prepared.folder, job=place.job))
-    found = inspect(prepared.folder, to_dict(config))  # as whoever held it left it
+    found = inspect(prepared.folder, to_dict(config), defaults)  # as whoever held it left it
     return _Opened(found, folder, given)
 
 

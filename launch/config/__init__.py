@@ -1,5 +1,6 @@
 """What a run is: a typed configuration from files and the command line, and what it builds."""
 
+from launch.config.annotations import plain_defaults
 from launch.config.building import build, check_target, find_target
 from launch.config.command import Parsed, parse
 from launch.config.components import build_strategy, build_task
@@ -46,6 +47,7 @@ __all__ = [
     "key",
     "load",
     "parse",
+    "plain_defaults",
     "to_dict",
     "to_yaml",
     "with_run_values",

@@ -65,6 +65,20 @@ def default_of(field: Field[Any]) -> Any:
     return MISSING if isinstance(field.default, str) and field.default == "???" else field.default
 
 
+def plain_defaults(cls: Any) -> dict[str, Any]:
+    """Return the defaults of a dataclass's fields that a configuration can hold, by name."""
+    found = {field.name: default_of(field) for field in settings_of(cls) or []}
+    return {name: value for name, value in found.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """Return the types an annotation allows, None left out."""
     if get_origin(annotation) not in (Union, types.UnionType):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from launch.folder.differences import changes, differences
 from launch.folder.disk import FolderError
 from launch.folder.run import RunFolder
 
-SAME = ("task", "seed", "data.drop_last", "train.global_batch_size")  # or another experiment
 LIMITS = ("epochs", "max_steps", "max_minutes")
 FIRST = ("lock", "ranks", "STOP", "slurm-*", ".config.yaml.part")  # may be there before config.yaml
 
@@ -40,9 +40,12 @@ class Found:
     changes: tuple[str, ...] = ()
 
 
-def inspect(path: Path, config: Mapping[str, Any]) -> Found:
+def inspect(
+    path: Path, config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> Found:
     """Return what lies at ``path``; changes nothing.
 
+    defaults: of the task's keys, see ``differences``.
     Raises ``FolderError`` where it holds another experiment than ``config`` or no run at all.
     """
     folder = RunFolder(path)
@@ -53,7 +56,7 @@ def inspect(path: Path, config: Mapping[str, Any]) -> Found:
         return Found("new")
     saved = _read_config(folder)
     status = _read_status(folder.status)
-    lines = differences(saved, config)
+    lines = differences(saved, config, defaults)
     if lines and not status.get("step") and not _names(folder.checkpoints):
         return Found("new")  # nothing was learnt yet that could be mixed up
     if lines:
@@ -62,7 +65,7 @@ def inspect(path: Path, config: Mapping[str, Any]) -> Found:
             + "\n".join(lines)
             + f"\nkeep both by another name: name={_free_name(path)}"
         )
-    return _verdict(status, saved, _changes(saved, config))
+    return _verdict(status, saved, changes(saved, config))
 
 
 def _names(path: Path) -> list[str]:
@@ -104,43 +107,6 @@ def _read_config(folder: RunFolder) -> dict[str, Any]:
         f"cannot read {folder.config}: {why}; mend it, or start anew: "
         f"name={_free_name(folder.path)}"
     )
-
-
-def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return a line for each key that must stay the same and does not, with both values."""
-    there, here = dict(_identity(saved)), dict(_identity(wanted))
-    return [
-        f"  {key}: {there.get(key, 'absent')} there, {here.get(key, 'absent')} here"
-        for key in sorted(there.keys() | here.keys())
-        if there.get(key) != here.get(key)
-    ]
-
-
-def _changes(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a sentence for each other key that both have and that is another now."""
-    there, here = dict(_leaves("", saved)), dict(_leaves("", wanted))
-    return tuple(
-        f"{key.lstrip('.')}={here[key]} (was {there[key]})"
-        for key in sorted(there.keys() & here.keys() - {".name", ".runs"})
-        if there[key] != here[key]
-    )
-
-
-def _identity(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key that says which experiment this is, with its value as JSON."""
-    for key in SAME:
-        value: Any = config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        yield from _leaves(key, value)
-
-
-def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and value:
-        for name, item in value.items():
-            yield from _leaves(f"{key}.{name}", item)
-    else:
-        yield key, json.dumps(value, default=str)
 
 
 def _read_status(path: Path) -> Mapping[str, Any]:

@@ -89,10 +89,11 @@ def choose(checkpoints: Path, found: Found, named: Choice | None, config: Config
     return Choice(notes=tuple(notes) if found.state != "new" else ())
 
 
-def named(checkpoints: Path, config: Config) -> Choice | None:
+def named(checkpoints: Path, config: Config, defaults: Mapping[str, Any]) -> Choice | None:
     """Return what ``checkpoint.resume`` names; None where the run has ``checkpoints`` of its own.
 
-    Writes nothing: it is asked before a run's folder is made. Raises ``CheckpointError``.
+    Writes nothing: it is asked before a run's folder is made. defaults: of the task's keys.
+    Raises ``CheckpointError``.
     """
     given = config.checkpoint.resume
     if given == "auto" or in_order(checkpoints):
@@ -104,7 +105,7 @@ def named(checkpoints: Path, config: Config) -> Choice | None:
             f"checkpoint.resume={given}: no whole checkpoint is there; wanted a run's folder, such "
             f"as runs/NAME, or one of its checkpoints{why}"
         )
-    _refuse_another(given, read_state(path), config)
+    _refuse_another(given, read_state(path), config, defaults)
     notes = (*_told(skipped), f"going on from {path}, as checkpoint.resume says")
     return Choice(path, _manifest(path), notes)
 
@@ -122,14 +123,16 @@ def _meant(given: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     return newest(folders[0]) if folders else (None, [])
 
 
-def _refuse_another(given: str, state: Mapping[str, Any], config: Config) -> None:
+def _refuse_another(
+    given: str, state: Mapping[str, Any], config: Config, defaults: Mapping[str, Any]
+) -> None:
     there = {
         "task": state.get("task"),
         "seed": state.get("seed"),
         "train": {"global_batch_size": state.get("global_batch_size")},
         "data": {"drop_last": state.get("drop_last")},
     }
-    lines = differences(there, to_dict(config))
+    lines = differences(there, to_dict(config), defaults)
     if lines:
         raise CheckpointError(
             f"checkpoint.resume={given} is of another experiment:\n"

@@ -95,7 +95,7 @@ def test_the_same_command_again_says_already_complete(train, tmp_path):
     ("word", "said"),
     [
         ("seed=1", "seed: 0 there, 1 here"),
-        ("task.samples=17", "task.samples: absent there, 17 here"),
+        ("task.samples=17", "task.samples: 16 there, 17 here"),
         ("train.global_batch_size=4", "train.global_batch_size: 8 there, 4 here"),
     ],
 )
@@ -107,6 +107,18 @@ def test_H11_another_experiment_in_the_same_folder_is_refused(train, tmp_path, w
     assert said in refused.output
     assert "name=a-2" in refused.output
     assert (tmp_path / "runs/a/metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("word", ["task.samples=16", "task.sleep_s=0", "task.fault=''"])
+def test_a_key_that_is_written_at_its_default_is_no_other_experiment(train, word):
+    assert train(*QUICK).codes == [0]
+    assert "already complete" in train(*QUICK, word).output
+    longer = train(*QUICK, word, "train.epochs=3")
+    assert longer.codes == [0], longer.output
+    assert "(was absent)" not in longer.output
+    assert "already complete" in train(*QUICK, "train.epochs=3").output
+    other = train(*QUICK, word, "name=b", "train.epochs=3", "checkpoint.resume=runs/a")
+    assert other.codes == [0], other.output
 
 
 def test_B1_each_epoch_has_its_own_order_and_both_ranks_see_each_sample_once(train, tmp_path):

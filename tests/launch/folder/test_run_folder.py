@@ -112,6 +112,19 @@ def test_H11_another_experiment_is_refused_with_both_values_and_a_free_name(
     assert "name=digits-3" in str(error.value)
 
 
+def test_a_default_stands_for_what_nobody_wrote_on_either_side(tmp_path):
+    a_run(tmp_path, state="stopped", step=3)
+    assert inspect(tmp_path, changed("task.depth", 3), {"depth": 3}).state == "interrupted"
+    assert inspect(tmp_path, changed("task.depth", 3.0), {"depth": 3}).state == "interrupted"
+    assert inspect(tmp_path, CONFIG, {"width": 64, "depth": 3}).state == "interrupted"
+    with pytest.raises(FolderError, match=r"task\.depth: 3 there, 4 here"):
+        inspect(tmp_path, changed("task.depth", 4), {"depth": 3})
+    with pytest.raises(FolderError, match=r"task\.on: 1 there, true here"):
+        inspect(tmp_path, changed("task.on", True), {"on": 1})
+    with pytest.raises(FolderError, match=r'digits.Digits" there, "mine.Task" here'):
+        inspect(tmp_path, changed("task._target_", "mine.Task"), {"width": 32})
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("train.epochs", 40), ("data.workers", 2), ("name", "x"), ("optimizer", {})]
 )

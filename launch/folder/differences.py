@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 SAME = ("task", "seed", "data.drop_last", "train.global_batch_size")  # or another experiment
+ABSENT = object()
 
 
 def differences(
@@ -25,13 +26,39 @@ def differences(
 
 
 def changes(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a sentence for each other key that both have and that is another now."""
-    there, here = dict(_leaves("", saved)), dict(_leaves("", wanted))
+    """Return a sentence for each other key that says something else now, or only now or then."""
+    there, here = (_others(each) for each in (saved, wanted))
     return tuple(
-        f"{key.lstrip('.')}={here[key]} (was {there[key]})"
-        for key in sorted(there.keys() & here.keys() - {".name", ".runs"})
-        if there[key] != here[key]
+        f"{key.lstrip('.')}={shown} (was {was})" for key, shown, was in _unlike("", there, here)
     )
+
+
+def _others(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``config`` without names of folders and what makes an experiment another."""
+    left = {key: value for key, value in config.items() if key not in (*SAME, "name", "runs")}
+    for group, _, key in (each.partition(".") for each in SAME if "." in each):
+        if isinstance(left.get(group), Mapping):
+            left[group] = {name: value for name, value in left[group].items() if name != key}
+    return left
+
+
+def _unlike(key: str, there: Any, here: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield key, value here and value there; a group that is null on one side is one value."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for name in sorted(there.keys() | here.keys()):
+            yield from _unlike(f"{key}.{name}", there.get(name, ABSENT), here.get(name, ABSENT))
+    elif not (_is_nothing(there) and _is_nothing(here)):
+        shown, was = _json(here), _json(there)
+        if shown != was:
+            yield key, shown, was
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value is ABSENT or value == {}
+
+
+def _json(value: Any) -> str:
+    return "absent" if value is ABSENT else json.dumps(value, default=str)
 
 
 def _filled(
@@ -68,4 +95,4 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
         for name, item in value.items():
             yield from _leaves(f"{key}.{name}", item)
     else:
-        yield key, json.dumps(value, default=str)
+        yield key, _json(value)

@@ -140,6 +140,30 @@ def test_what_changed_is_told_with_both_values(tmp_path):
     assert inspect(tmp_path, changed("train.epochs", 40)).changes == ("train.epochs=40 (was 20)",)
 
 
+@pytest.mark.parametrize(
+    ("key", "there", "here", "said"),
+    [
+        ("best", {"metric": "a"}, None, 'checkpoint.best=null (was {"metric": "a"})'),
+        ("best", None, {"metric": "a"}, 'checkpoint.best={"metric": "a"} (was null)'),
+        ("best", {"metric": "a"}, {"metric": "b"}, 'checkpoint.best.metric="b" (was "a")'),
+        ("keep", "absent", 3, "checkpoint.keep=3 (was absent)"),
+        ("keep", 3, "absent", "checkpoint.keep=absent (was 3)"),
+        ("keep", None, "absent", None),
+        ("keep", {}, None, None),
+    ],
+)
+def test_keys_that_one_side_lacks_and_groups_that_come_and_go_are_told(
+    tmp_path, key, there, here, said
+):
+    saved, wanted = (
+        {**CONFIG, "checkpoint": {key: value} if value != "absent" else {}}
+        for value in (there, here)
+    )
+    with open_folder(tmp_path) as folder:
+        folder.write_config(OmegaConf.to_yaml(OmegaConf.create(saved)))
+    assert inspect(tmp_path, wanted).changes == ((said,) if said else ())
+
+
 def test_a_folder_in_which_nothing_was_learnt_takes_a_corrected_task(tmp_path):
     a_run(tmp_path, state="failed", step=0)
     assert inspect(tmp_path, changed("task.width", 64)).state == "new"

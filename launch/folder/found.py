@@ -86,6 +86,16 @@ def _names(path: Path) -> list[str]:
 
 def _refuse_foreign(folder: RunFolder) -> None:
     """Raise where a folder without config.yaml holds more than a run's first moments leave."""
+    if folder.config.is_dir():
+        raise FolderError(
+            f"{folder.config} is a folder, wanted the run's configuration there; move it away, "
+            f"bring the file back from a copy, or {_anew(folder)}"
+        )
+    if any(folder.checkpoints.glob("step-*/MANIFEST.json")):
+        raise FolderError(
+            f"{folder.path} holds a run's checkpoints but no config.yaml; bring that back from a "
+            f"copy, or {_anew(folder)}"
+        )
     foreign = [n for n in _names(folder.path) if not any(fnmatch(n, first) for first in FIRST)]
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
@@ -93,6 +103,11 @@ def _refuse_foreign(folder: RunFolder) -> None:
             f"{folder.path} is not a run folder: it holds {shown} but no config.yaml; "
             f"use an empty one: name={_free_name(folder.path)}"
         )
+
+
+def _anew(folder: RunFolder) -> str:
+    """Return how to go on without the configuration: from the checkpoints, under another name."""
+    return f"go on in a new folder: name={_free_name(folder.path)} checkpoint.resume={folder.path}"
 
 
 def _read_config(folder: RunFolder) -> dict[str, Any]:

@@ -193,6 +193,30 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
         inspect(tmp_path, CONFIG)
 
 
+def lost_config(path, as_folder):
+    folder = a_run(path, state="stopped", step=3)
+    folder.config.unlink()
+    if as_folder:
+        folder.config.mkdir()
+    (folder.checkpoints / "step-00000003").mkdir(parents=True)
+    (folder.checkpoints / "step-00000003/MANIFEST.json").write_text("{}")
+
+
+def test_a_run_that_lost_its_config_is_told_the_ways_back(tmp_path):
+    lost_config(tmp_path / "digits", as_folder=False)
+    words = r"digits holds a run's checkpoints but no config\.yaml; bring that back from a copy, or"
+    with pytest.raises(FolderError, match=words) as error:
+        inspect(tmp_path / "digits", CONFIG)
+    assert str(error.value).endswith(f" name=digits-2 checkpoint.resume={tmp_path / 'digits'}")
+
+
+def test_a_folder_in_the_place_of_the_config_is_said_to_be_one(tmp_path):
+    lost_config(tmp_path / "digits", as_folder=True)
+    with pytest.raises(FolderError, match=r"config\.yaml is a folder, wanted the") as error:
+        inspect(tmp_path / "digits", CONFIG)
+    assert "but no config.yaml" not in str(error.value)
+
+
 @pytest.mark.parametrize("text", ["a: [1", "- 1\n- 2\n", "", "\x00"])
 def test_an_unreadable_config_is_refused(tmp_path, text):
     a_run(tmp_path).config.write_text(text)

@@ -95,10 +95,11 @@ def _open(prepared: Prepared, place: Place, stack: ExitStack) -> _Opened:
     if place.rank:
         return _Opened(Found("new"))
     defaults = plain_defaults(type(prepared.task))
+    checkpoints = RunFolder(prepared.folder).checkpoints
     found = inspect(prepared.folder, to_dict(config), defaults)
-    if is_complete(found, config):
+    if is_complete(checkpoints, found, config):
         return _Opened(found)
-    given = named(RunFolder(prepared.folder).checkpoints, config, defaults)
+    given = named(checkpoints, config, defaults)
     folder = stack.enter_context(open_folder(prepared.folder, job=place.job))
     found = inspect(prepared.folder, to_dict(config), defaults)  # as whoever held it left it
     return _Opened(found, folder, given)

@@ -39,10 +39,10 @@ class Choice:
 Saved = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]  # model, optimizer, state
 
 
-def is_complete(found: Found, config: Config) -> bool:
-    """Whether there is nothing left to do for ``config`` in a folder."""
+def is_complete(checkpoints: Path, found: Found, config: Config) -> bool:
+    """Whether there is nothing left to do for ``config`` in a folder, and its fruit is there."""
     train = config.train
-    if found.state != "completed":
+    if found.state != "completed" or not _is_kept(checkpoints, found.step):
         return False
     if found.reason == "train.max_minutes":
         return bool(found.limits.get("max_minutes") == train.max_minutes)
@@ -50,6 +50,15 @@ def is_complete(found: Found, config: Config) -> bool:
         return bool(found.early_stop == to_dict(config)["early_stop"])
     by_epochs = train.epochs is not None and found.epoch >= train.epochs
     return by_epochs or (train.max_steps is not None and found.step >= train.max_steps)
+
+
+def _is_kept(checkpoints: Path, step: int) -> bool:
+    """Whether the newest checkpoint is of ``step``, and as large as it was written."""
+    last = next(iter(in_order(checkpoints)), None)
+    named = manifest.STEP.fullmatch(last.name) if last is not None else None
+    if last is None or named is None or int(named[2]) != step:
+        return False
+    return manifest.fault(last, digests=False) is None
 
 
 class State(dict[str, Any]):

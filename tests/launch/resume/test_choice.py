@@ -225,3 +225,21 @@ def test_a_folder_in_a_links_place_is_refused_before_the_first_step(train, left,
     assert ended.codes == [2]
     assert ended.output.startswith("runs/old/checkpoints/last is in the way: wanted a link")
     assert ended.output.count("\n") == 1
+
+
+def test_a_run_is_complete_only_while_its_last_checkpoint_is_there(train, left, noisy, old):
+    words = (*noisy, "name=old", "train.max_steps=3", "checkpoint.every_steps=1")
+    assert "already complete" in train(*words).output
+    wanted = left("old").bytes()
+    shutil.rmtree(old[2])
+    ended = train(*words)
+    assert ended.codes == [0], ended.output
+    assert "going on after step 2" in ended.output
+    assert left("old").bytes() == wanted
+    os.truncate(old[2] / "optimizer.safetensors", 100)
+    ended = train(*words)
+    assert "note: skipped runs/old/checkpoints/step-00000003: optimizer.safetensors has 100" in (
+        ended.output
+    )
+    assert left("old").bytes() == wanted
+    assert "already complete" in train(*words).output

@@ -2,7 +2,7 @@
 
 from launch.folder.differences import differences
 from launch.folder.disk import FolderError
-from launch.folder.found import Found, inspect
+from launch.folder.found import Found, inspect, saved_steps
 from launch.folder.run import OpenFolder, RunFolder, open_folder
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "differences",
     "inspect",
     "open_folder",
+    "saved_steps",
 ]

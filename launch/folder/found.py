@@ -133,6 +133,23 @@ def _read_status(path: Path) -> Mapping[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
+def saved_steps(metrics: Path) -> list[int]:
+    """Return the steps of the checkpoints that metrics.jsonl tells of; none without the file."""
+    try:
+        with metrics.open(encoding="utf-8", errors="replace") as file:
+            return [step for line in file if (step := _saved_step(line)) is not None]
+    except OSError:
+        return []
+
+
+def _saved_step(line: str) -> int | None:
+    try:
+        told = json.loads(line)
+        return int(told["step"]) if told["event"] == "checkpoint" else None
+    except (ValueError, TypeError, KeyError):  # cut off by a kill
+        return None
+
+
 def _verdict(
     status: Mapping[str, Any], saved: Mapping[str, Any], changes: tuple[str, ...]
 ) -> Found:

@@ -21,7 +21,7 @@ from launch.checkpoint import (
     refuse_blocked,
 )
 from launch.config import Config, to_dict
-from launch.folder import Found, differences
+from launch.folder import Found, RunFolder, differences, saved_steps
 from parallel import World
 
 
@@ -92,10 +92,23 @@ def choose(checkpoints: Path, found: Found, named: Choice | None, config: Config
             + "\n".join(f"  {bad.name}: {why}" for bad, why in skipped)
             + f"\nbring one back from a copy, or train anew: name={config.name}-2"
         )
+    _refuse_lost(checkpoints, config)
     if named is not None:
         return replace(named, notes=(*named.notes, *found.changes))
     notes = ["no checkpoint was written here before: training begins at its beginning"]
     return Choice(notes=tuple(notes) if found.state != "new" else ())
+
+
+def _refuse_lost(checkpoints: Path, config: Config) -> None:
+    """Raise where a run has saved and nothing of it is there: its beginning is not the way on."""
+    metrics = RunFolder(checkpoints.parent).metrics
+    steps = saved_steps(metrics)
+    if steps:
+        raise CheckpointError(
+            f"{metrics} tells of checkpoints, the last of step {steps[-1]}, and "
+            f"{checkpoints} has none: bring them back, from a copy or by mounting their disk, and "
+            f"give the same command again; or train anew: name={config.name}-2"
+        )
 
 
 def named(checkpoints: Path, config: Config, defaults: Mapping[str, Any]) -> Choice | None:

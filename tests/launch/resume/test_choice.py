@@ -243,3 +243,30 @@ def test_a_run_is_complete_only_while_its_last_checkpoint_is_there(train, left, 
     )
     assert left("old").bytes() == wanted
     assert "already complete" in train(*words).output
+
+
+@pytest.mark.parametrize("more", [(), ("checkpoint.resume=runs/copy",)])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(train, left, noisy, old, more):
+    shutil.copytree(left("old").folder, left("copy").folder, symlinks=True)
+    shutil.rmtree(left("old").folder / "checkpoints")
+    before = files_of(left("old").folder)
+    words = (*noisy, "name=old", "train.max_steps=4")
+    ended = train(*words, *more, processes=2)
+    assert ended.codes == [2, 2]
+    assert ended.output == (
+        "runs/old/metrics.jsonl tells of checkpoints, the last of step 3, and "
+        "runs/old/checkpoints has none: bring them back, from a copy or by mounting their disk, "
+        "and give the same command again; or train anew: name=old-2\n"
+    )
+    assert files_of(left("old").folder).keys() == before.keys()
+    shutil.copytree(left("copy").folder / "checkpoints", left("old").folder / "checkpoints")
+    assert "going on after step 3" in train(*words).output
+
+
+def test_a_run_that_never_saved_begins_at_its_beginning(train, left, noisy):
+    words = (*noisy, "name=again", "train.max_steps=4", "fault.kind=raise", "fault.step=3")
+    assert train(*words).codes == [1]
+    assert left("again").lines("step")
+    ended = train(*words)
+    assert ended.codes == [0], ended.output
+    assert "no checkpoint was written here before: training begins at its beginning" in ended.output

@@ -19,6 +19,7 @@ from launch.weights.errors import WeightsError
 ZIP = b"PK\x03\x04"
 ASKED = re.compile(r"GLOBAL ([\w.]*\w) ")  # torch names there what it refused to import
 SENTENCE = re.compile(r"(?<=\S)\.(?:\s|$)|\n")  # where one ends: a message may hold advice
+WORD = re.compile(r"[A-Za-z]{2}")
 
 
 def load(path: Path) -> Any:
@@ -35,9 +36,10 @@ def load(path: Path) -> Any:
     except UnpicklingError as error:
         raise WeightsError(_refusal(path, str(error))) from None
     except Exception as error:  # torch's readers raise whatever a broken file makes them raise
-        why = SENTENCE.split(str(error).strip(), maxsplit=1)[0] or type(error).__name__
+        why = SENTENCE.split(str(error).strip(), maxsplit=1)[0]
+        said = f": {why}" if WORD.search(why) else ""  # a bare number is a byte that it stumbled on
         raise WeightsError(
-            f"{path} is damaged, cut off, or no file of tensors that torch.save wrote: {why}; "
+            f"{path} is damaged, cut off, or no file of tensors that torch.save wrote{said}; "
             "fetch it again, or save model.state_dict() anew"
         ) from error
 

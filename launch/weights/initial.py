@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from launch.weights.errors import WeightsError, first
 from launch.weights.fitting import fit
 from launch.weights.location import locate
 from launch.weights.reading import read
 from parallel.naming import separate_buffers
+
+CHUNK = 1 << 16  # numbers looked at together: what that takes is memory of this process alone
 
 
 def init_from(path: Path, model: nn.Module, strict: bool = True) -> list[str]:
@@ -39,4 +42,22 @@ def init_from(path: Path, model: nn.Module, strict: bool = True) -> list[str]:
             "look at its own load_state_dict hooks"
         )
     told = f"initial weights from {file}: {len(fitted.weights):,} of {fitted.own:,} tensors"
-    return [told if fitted.is_whole else f"{told}; {fitted.remainder()}"]
+    spoilt = _first_spoilt(fitted.weights, model)
+    return [told if fitted.is_whole else f"{told}; {fitted.remainder()}", *spoilt]
+
+
+def _first_spoilt(weights: Mapping[str, Tensor], model: nn.Module) -> list[str]:
+    """Return a sentence about the first tensor that holds NaN, or a parameter that is infinite.
+
+    In a buffer infinity may be meant: masks have it.
+    """
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name in model.state_dict():
+        value = weights.get(name)
+        if value is None or not (value.is_floating_point() or value.is_complex()):
+            continue
+        for part in value.flatten().split(CHUNK):
+            part = part.float() if part.itemsize == 1 else part  # of 8 bits torch asks nothing
+            if part.isnan().any() or (name in parameters and not part.isfinite().all()):
+                return [f"the initial weights hold NaN or infinite numbers, first in {name}"]
+    return []

@@ -222,3 +222,20 @@ def test_C22_reading_costs_no_memory_of_the_process_its_own(tmp_path, name):
     assert size > 32_000
     assert read_cost < size / 8
     assert init_cost < size / 8
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_taken_and_told_by_the_first_name(tmp_path, value):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    saved["0.bias"][1] = saved["1.weight"][0] = value
+    save_file(saved, tmp_path / "a.safetensors")
+    _, told = init_from(tmp_path / "a.safetensors", model)
+    assert told == "the initial weights hold NaN or infinite numbers, first in 0.bias"
+
+
+def test_a_mask_that_is_infinite_on_purpose_is_no_news(tmp_path):
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.full((2, 2), -float("inf")))
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    assert len(init_from(tmp_path / "a.safetensors", model)) == 1

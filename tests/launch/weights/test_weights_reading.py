@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import OrderedDict
 from pathlib import Path
 
@@ -236,3 +237,12 @@ def test_a_folder_without_weights_says_what_it_holds(tmp_path):
     (tmp_path / "best.pt").write_text("")
     with pytest.raises(WeightsError, match=r"say which, checkpoint.init_from=.*/best.pt"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["hello", "1", "{}", "weights"])
+def test_a_text_under_the_name_of_weights_is_told_without_a_bare_code(tmp_path, text):
+    (tmp_path / "a.pt").write_text(text)
+    with pytest.raises(WeightsError) as error:
+        read(tmp_path / "a.pt")
+    assert not re.search(r": '?\d+'?;", str(error.value))
+    assert str(error.value).endswith("fetch it again, or save model.state_dict() anew")

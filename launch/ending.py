@@ -78,7 +78,7 @@ def _after_a_peer(mine: Failure, world: World, peers: Sequence[Owner]) -> RunFai
         rank=gone[0] if gone else -1,
         kind=f"rank {gone[0]} left without a word" if gone else "another rank left without a word",
         message="killed from outside, out of memory, or ended by os._exit",
-        at=mine.at,
+        at="",  # ours is where we waited for it
         advice="the launcher's table and the files in ranks/ say more",
         step=mine.step,
     )

@@ -55,7 +55,7 @@ class Failure:
     rank: int
     kind: str  # the exception's class
     message: str
-    at: str  # "file:line, in function"
+    at: str  # "file:line, in function"; empty where nobody can know
     advice: str = ""
     step: int = 0
     is_usage: bool = False  # a mistake in what was asked for: exit code 2
@@ -75,7 +75,8 @@ class Failure:
         if self.is_plain:
             return f"the run failed after step {self.step}: {self.message}"
         lines = [f"{who} failed after step {self.step}: {self.kind}: {self.message.strip()}"]
-        lines += [f"  at {self.at}"] + ([f"  {self.advice}"] if self.advice else [])
+        lines += [f"  at {self.at}"] if self.at else []
+        lines += [f"  {self.advice}"] if self.advice else []
         return "\n".join(lines)
 
     def to_json(self) -> str:

@@ -26,6 +26,10 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(train, l
     assert ended.codes[1 - rank] == 1
     said = f"rank {rank} of 2 failed after step 5: rank {rank} left without a word"
     assert said in ended.outputs[1 - rank]
+    last = ended.outputs[1 - rank].rpartition(said)[2].splitlines()
+    assert len(last) == 2  # no place: the survivor's says nothing of the one that is gone
+    assert "launch/" not in last[0]
+    assert last[1].startswith("  the launcher's table")
     assert recovered(train, left, words)
     assert left("again").lines("start")[-1]["step"] == 4
 

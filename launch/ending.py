@@ -12,6 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from launch.failures import Failure, describe, trace_of, words_of
 from launch.processes import Owner
+from launch.waiting import of_stopped, of_waiting, stopped_ranks, waited_s
 from parallel import Place, World, peer_left
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits(3)
@@ -35,20 +36,29 @@ def settle(error: BaseException, world: World, step: int, peers: Sequence[Owner]
     """Agree on which rank failed first: it will say so on the screen, the others nothing."""
     mine, notes = describe(error, world.rank, step), world.notes
     log.info("rank %d failed after step %d", world.rank, step, exc_info=error)
-    if "imed out" in mine.message:
+    waited = waited_s(error)
+    stopped = stopped_ranks(world.rank, peers) if waited is not None else []
+    if waited is not None and stopped:
+        mine = of_stopped(mine, waited, stopped, peers)
+        if stopped[0] == 0 and world.launcher != "torchrun":  # the store lives there, and is silent
+            return _first_left(mine, world, stopped)
+    elif waited is not None or "imed out" in mine.message:
         hung = notes.reported_hang()
         if hung:  # the rank that hangs has left word, and speaks once it sees this
             return RunFailedError(Failure.from_json(notes.report_failure(hung)), is_first=False)
         busy = notes.announced()
         if busy:
             mine = replace(mine, advice=f"{busy}: if that may take longer, raise launch.timeout_s")
+        mine = of_waiting(mine, waited) if waited is not None else mine
     if peer_left(error):
         return _after_a_peer(mine, world, peers)
     first = Failure.from_json(notes.report_failure(mine.to_json()))
     if first != mine:
         return RunFailedError(first, is_first=False)
     words = mine.text(world.size)
-    if not mine.is_plain:
+    if waited is not None:  # where it waited is no news, and torch's words say less than ours
+        error = RuntimeError(mine.reason)
+    elif not mine.is_plain:
         words = trace_of(error) + words
     if not mine.is_usage:
         _record(error)
@@ -82,6 +92,11 @@ def _after_a_peer(mine: Failure, world: World, peers: Sequence[Owner]) -> RunFai
         advice="the launcher's table and the files in ranks/ say more",
         step=mine.step,
     )
+    return _first_left(failure, world, gone)
+
+
+def _first_left(failure: Failure, world: World, gone: Sequence[int]) -> RunFailedError:
+    """Return the end of a rank where the first of those that are left speaks for all."""
     speaks = world.rank == min(set(range(world.size)) - set(gone))
     return RunFailedError(failure, False, failure.text(world.size) if speaks else "")
 

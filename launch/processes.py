@@ -41,6 +41,11 @@ class Owner:
             return True
         return seen.state not in "ZX" and self.started in (None, seen.started)
 
+    def is_stopped(self) -> bool:
+        """Whether a signal (SIGSTOP, Ctrl-Z) keeps it from running; to be asked on its own host."""
+        seen = _process(self.pid)
+        return seen is not None and seen.state == "T" and self.started in (None, seen.started)
+
     def is_orphan(self) -> bool:
         """Whether its launcher is gone, so that it will soon leave by itself."""
         seen = _process(self.pid)

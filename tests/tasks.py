@@ -333,3 +333,16 @@ def meet(folder, how):
         (folder / "config.yaml").unlink()
     if how == "no lock":
         (folder / "lock").unlink()
+
+
+@dataclass
+class Frozen(Probe):
+    """Rank ``frozen`` is held by a signal after its second step, until somebody frees it."""
+
+    frozen: int = 1
+
+    def after_step(self, context):
+        if context.step == 2 and int(os.environ.get("RANK", 0)) == self.frozen:
+            Path("frozen.part").write_text(str(os.getpid()))
+            Path("frozen.part").rename("frozen.txt")
+            os.kill(os.getpid(), signal.SIGSTOP)

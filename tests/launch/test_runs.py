@@ -177,6 +177,9 @@ def test_A13_who_waits_too_long_says_for_whom(train, tmp_path):
     assert ended.codes == [1, 1]
     assert "rank 0 is in the task's prepare()" in ended.outputs[1]
     assert "raise launch.timeout_s" in ended.outputs[1]
+    assert "Timeout: waited 2 s for the other ranks (launch.timeout_s)" in ended.outputs[1]
+    assert "Traceback" not in ended.output
+    assert "Timed out waiting" in (tmp_path / "runs/a/ranks/rank-1.log").read_text()
 
 
 @pytest.mark.parametrize(

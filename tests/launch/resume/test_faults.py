@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import threading
+import time
+
 import pytest
 
 RUN = ("train.max_steps=9", "checkpoint.every_steps=2", "name=again")
@@ -106,3 +112,47 @@ def test_A13_who_takes_too_long_to_save_is_named(train, left, noisy):
     assert "rank 0 of 2 failed after step 2: Hang: no progress" in ended.outputs[0]
     assert "rank 0 writes the checkpoint" in ended.outputs[0]
     assert "raise launch.timeout_s" in ended.outputs[0]
+
+
+@pytest.fixture
+def let_go_on(tmp_path):
+    """Continue the process that the task stopped, once a survivor has said its last."""
+
+    def watch():
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            said = "".join(p.read_text() for p in tmp_path.glob("terminal-*.txt"))
+            if "failed after step" in said or "failed on rank" in said:
+                time.sleep(2)
+                break
+            time.sleep(0.1)
+        for file in tmp_path.glob("frozen.txt"):
+            os.kill(int(file.read_text()), signal.SIGCONT)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    yield
+    thread.join()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_a_signal_holds_is_named_with_the_way_to_free_it(
+    train, left, noisy, tmp_path, let_go_on, rank
+):
+    words = (*noisy, *RUN, "task._target_=tests.tasks.Frozen", f"task.frozen={rank}")
+    ended = train(*words, "launch.timeout_s=4", processes=2, timeout_s=45)
+    assert ended.codes == [1, 1], ended.output
+    pid = (tmp_path / "frozen.txt").read_text()
+    last = ended.outputs[1 - rank].splitlines()[-2:]
+    assert last == [
+        f"rank {rank} of 2 failed after step 2: Stopped: process {pid} on {socket.gethostname()} "
+        "is held by a signal (SIGSTOP, Ctrl-Z); the others waited 4 s for it",
+        f"  let it end by `kill -CONT {pid}`, and give the same command again",
+    ]
+    assert "gloo" not in ended.output.replace("cpu, gloo", "")
+    log = (left("again").folder / f"ranks/rank-{1 - rank}.log").read_text()
+    assert "Timed out waiting" in log
+    if rank:
+        found = left("again").status
+        assert (found["state"], found["rank"]) == ("failed", rank)
+        assert "is held by a signal" in found["reason"]

@@ -26,7 +26,17 @@ torch.set_num_threads(1)
 # One server imports torch once; every rank is then forked from it in about 0.1 s, where a fresh
 # interpreter for each rank takes as long as `import torch` does.
 mp.get_context("forkserver").set_forkserver_preload(
-    ["torch", "torch.distributed", "torch._dynamo", "launch.train"]  # optimizers import _dynamo
+    [
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",  # optimizers import it
+        "launch.train",
+        "numpy",
+        "torch.utils.tensorboard.summary",  # and what else rank 0 imports late: half a second
+        "tensorboard.compat.proto.event_pb2",
+        "tensorboard.summary.writer.record_writer",
+        "safetensors.torch",
+    ]
 )
 
 

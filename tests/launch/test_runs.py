@@ -201,7 +201,7 @@ def test_A6_A18_the_rank_that_fails_first_has_the_last_word(train, tmp_path, fau
     assert not (tmp_path / "runs/a/lock").exists()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -36,7 +36,7 @@ def hidden(folder):
 
 
 @BOTH
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_D23_without_room_all_ranks_end_with_one_line_and_the_old_one_is_whole(
     train, left, words, processes, asynchronous
 ):
@@ -73,7 +73,7 @@ def test_D23_told_to_go_on_it_says_so_each_time_and_saves_the_last(
 
 
 @BOTH
-@pytest.mark.parametrize("last", [8, 9])
+@pytest.mark.parametrize("last", [8, pytest.param(9, marks=pytest.mark.slow)])
 def test_D23_told_to_go_on_it_fails_where_the_last_cannot_be_written(
     train, left, words, last, asynchronous
 ):

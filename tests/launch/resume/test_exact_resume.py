@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-WORLDS = pytest.mark.parametrize("processes", [1, 2])
 slow = pytest.mark.slow  # more of the same, in other places and ways
+WORLDS = pytest.mark.parametrize("processes", [pytest.param(1, marks=slow), 2])
 
 
 def straight(train, left, words, processes):
@@ -20,17 +20,23 @@ def extend(train, words, stops, processes):
         assert ended.codes == [0] * processes, ended.output
 
 
-@WORLDS
+STOPS = {
+    "once": (3, 13),
+    "often in one epoch": (1, 2, 4, 5, 13),
+    "at an epoch's end": (6, 12, 13),
+    "around it": (5, 6, 7, 13),
+    "at the end": (13, 13),
+}
+QUICK = ("once, 1", "at an epoch's end, 2", "at the end, 1")
+
+
 @pytest.mark.parametrize(
-    "stops",
+    ("processes", "stops"),
     [
-        (3, 13),
-        pytest.param((1, 2, 4, 5, 13), marks=slow),
-        (6, 12, 13),
-        pytest.param((5, 6, 7, 13), marks=slow),
-        (13, 13),
+        pytest.param(n, stops, id=f"{name}, {n}", marks=() if f"{name}, {n}" in QUICK else slow)
+        for n in (1, 2)
+        for name, stops in STOPS.items()
     ],
-    ids=["once", "often in one epoch", "at an epoch's end", "around it", "at the end"],
 )
 def test_D1_D3_D5_D6_D10_resumed_in_any_place_the_bytes_are_the_same(
     train, left, noisy, processes, stops
@@ -58,7 +64,7 @@ def test_D1_D3_D5_D6_D10_resumed_in_any_place_the_bytes_are_the_same(
         ),
         pytest.param(("task.stream=true",), marks=slow),
         ("task.stream=true", "data.workers=2"),
-        ("task.stream=true", "task.filtered=true", "task.samples=99"),
+        pytest.param(("task.stream=true", "task.filtered=true", "task.samples=99"), marks=slow),
         pytest.param(("data.drop_last=true",), marks=slow),
     ],
     ids=" ".join,
@@ -98,7 +104,7 @@ def test_D5_D7_the_learning_rate_of_each_step_is_that_of_the_unbroken_run(train,
     ("kind", "more"),
     [
         ("OneCycleLR", ("scheduler.max_lr=0.1", "scheduler.total_steps=20")),
-        ("LinearLR", ("scheduler.total_iters=9",)),
+        pytest.param("LinearLR", ("scheduler.total_iters=9",), marks=slow),
         pytest.param("MultiStepLR", ("scheduler.milestones=[3,9]",), marks=slow),
         ("ReduceLROnPlateau", ("scheduler.patience=0", "scheduler.metric=valid/loss")),
         pytest.param(
@@ -157,7 +163,10 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("kind", SCHEDULES)
+@pytest.mark.parametrize(
+    "kind",
+    ["CosineAnnealingLR", *(pytest.param(k, marks=slow) for k in ("OneCycleLR", "LinearLR"))],
+)
 def test_an_extended_run_follows_the_longer_schedule_from_there(train, left, noisy, kind):
     plain = [word for word in noisy if not word.startswith("scheduler")]
     words = (*plain, f"scheduler._target_=torch.optim.lr_scheduler.{kind}", *SCHEDULES[kind])

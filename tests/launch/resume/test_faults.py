@@ -40,6 +40,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(train, l
     assert left("again").lines("start")[-1]["step"] == 4
 
 
+@pytest.mark.slow  # test_A6_A18 does most of it
 def test_a_rank_that_raises_has_the_last_word_and_the_run_goes_on(train, left, noisy):
     words = (*noisy, *RUN, "fault.kind=raise", "fault.step=6", "fault.rank=1")
     ended = train(*words, processes=2, timeout_s=30)

@@ -24,7 +24,7 @@ from parallel import Place, World
 ORPHANS_LEAVE_S = 12.0  # for the ranks to agree, save, and leave; then at once
 STARTERS_LEAVE_S = 10.0  # enough for others that are told too, and come, to agree with
 WATCHED_LEAVE_S = 2.0
-EARLY = 0.9  # of launch.timeout_s: who hangs says so before the others give up waiting
+EARLY, BEFORE_S = 0.9, 2.0  # of launch.timeout_s: who hangs says so before the others give up
 WAITING = (  # files whose innermost frame waits for other ranks
     "torch/distributed/distributed_c10d.py",
     "torch/nn/parallel/distributed.py",
@@ -100,6 +100,11 @@ class Hang:
     _told: Failure | None = None
     _dumped: bool = False
 
+    @property
+    def _patience_s(self) -> float:
+        soon = min(EARLY * self.timeout_s, self.timeout_s - BEFORE_S)
+        return max(soon, self.timeout_s / 2)
+
     def tick(self) -> None:
         """Take in that the main thread goes on; costs nothing."""
         self._tick = monotonic()
@@ -107,7 +112,7 @@ class Hang:
     def check(self) -> None:
         """Look; called every second."""
         idle = monotonic() - self._tick
-        if idle > EARLY * self.timeout_s:
+        if idle > self._patience_s:
             if not self._dumped:
                 self._dump(idle)
             if self._told and self.world.notes.first_failure(0):

@@ -120,7 +120,7 @@ def let_go_on(tmp_path):
     """Continue the process that the task stopped, once a survivor has said its last."""
 
     def watch():
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 80
         while time.monotonic() < deadline:
             said = "".join(p.read_text() for p in tmp_path.glob("terminal-*.txt"))
             if "failed after step" in said or "failed on rank" in said:
@@ -141,13 +141,13 @@ def test_a_rank_that_a_signal_holds_is_named_with_the_way_to_free_it(
     train, left, noisy, tmp_path, let_go_on, rank
 ):
     words = (*noisy, *RUN, "task._target_=tests.tasks.Frozen", f"task.frozen={rank}")
-    ended = train(*words, "launch.timeout_s=4", processes=2, timeout_s=45)
+    ended = train(*words, "launch.timeout_s=8", processes=2, timeout_s=100)
     assert ended.codes == [1, 1], ended.output
     pid = (tmp_path / "frozen.txt").read_text()
     last = ended.outputs[1 - rank].splitlines()[-2:]
     assert last == [
         f"rank {rank} of 2 failed after step 2: Stopped: process {pid} on {socket.gethostname()} "
-        "is held by a signal (SIGSTOP, Ctrl-Z); the others waited 4 s for it",
+        "is held by a signal (SIGSTOP, Ctrl-Z); the others waited 8 s for it",
         f"  let it end by `kill -CONT {pid}`, and give the same command again",
     ]
     assert "gloo" not in ended.output.replace("cpu, gloo", "")

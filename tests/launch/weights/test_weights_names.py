@@ -12,9 +12,9 @@ NET = ["encoder.0.weight", "encoder.0.bias", "head.weight"]
 ODD = ["module.weight", "weight"]  # a model with a part that is truly called `module`
 
 
-def strip(names: dict[str, str], own: list[str]) -> None:
-    """Check that each of the file's names is taken for the model's that stands beside it."""
-    assert unwrap(names, own) == {theirs: mine for theirs, mine in names.items() if mine}
+def taken(names: dict[str, str]) -> dict[str, str]:
+    """Return the file's names for which one of the model's stands beside them."""
+    return {theirs: mine for theirs, mine in names.items() if mine}
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,17 @@ def strip(names: dict[str, str], own: list[str]) -> None:
     ],
 )
 def test_C4_C5_prefixes_in_any_order_and_number_go(prefix):
-    strip({prefix + name: name for name in NET}, NET)
+    names = {prefix + name: name for name in NET}
+    assert unwrap(names, NET) == names
 
 
 def test_C4_C5_wrappers_in_the_middle_go():
-    strip(
-        {
-            "encoder.module.0.weight": "encoder.0.weight",
-            "encoder.module.0._orig_mod.bias": "encoder.0.bias",
-            "module.head._orig_mod.module.weight": "head.weight",
-        },
-        NET,
-    )
+    names = {
+        "encoder.module.0.weight": "encoder.0.weight",
+        "encoder.module.0._orig_mod.bias": "encoder.0.bias",
+        "module.head._orig_mod.module.weight": "head.weight",
+    }
+    assert unwrap(names, NET) == names
 
 
 @pytest.mark.parametrize(
@@ -65,18 +64,18 @@ def test_C4_C5_wrappers_in_the_middle_go():
     ],
 )
 def test_C4_a_submodule_truly_called_module_is_not_damaged(own, names):
-    strip(names, own)
+    assert unwrap(names, own) == taken(names)
 
 
 def test_names_that_mean_nothing_do_not_spoil_the_others():
-    strip(
-        {"module.module.weight": "module.weight", "module.weight": "weight", "module.ema": ""}, ODD
-    )
-    strip({"module.head.weight": "head.weight", "step": "", "head": "", "module": ""}, NET)
+    odd = {"module.module.weight": "module.weight", "module.weight": "weight", "module.ema": ""}
+    assert unwrap(odd, ODD) == taken(odd)
+    net = {"module.head.weight": "head.weight", "step": "", "head": "", "module": ""}
+    assert unwrap(net, NET) == {"module.head.weight": "head.weight"}
 
 
 def test_of_two_names_for_one_tensor_the_shorter_counts():
-    strip({"module.head.weight": "", "head.weight": "head.weight"}, NET)
+    assert unwrap(["module.head.weight", "head.weight"], NET) == {"head.weight": "head.weight"}
 
 
 def test_a_name_of_nothing_but_wrappers_ends_soon():

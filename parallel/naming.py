@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from parallel.errors import UsageError
+from parallel.scaling import Scaler
 from parallel.strategy import EngineState
 
 
@@ -44,9 +45,7 @@ def _shares_within(tensor: Tensor) -> bool:
     return any(n > 1 and not step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def state(
-    module: nn.Module, optimizers: Sequence[Optimizer], scaler: torch.amp.GradScaler
-) -> EngineState:
+def state(module: nn.Module, optimizers: Sequence[Optimizer], scaler: Scaler) -> EngineState:
     """Return references to all that training changed; raises ``UsageError`` if no tensor."""
     tensors: dict[str, Tensor] = {}
     groups: list[dict[str, Any]] = []
@@ -68,7 +67,7 @@ def load(
     state: EngineState,
     module: nn.Module,
     optimizers: Sequence[Optimizer],
-    scaler: torch.amp.GradScaler,
+    scaler: Scaler,
 ) -> None:
     """Overwrite module, optimizers and scaler by copies of ``state``, which stays as it is.
 

@@ -25,7 +25,7 @@ from parallel.strategy import (
     Strategy,
     Work,
 )
-from parallel.update import Update
+from parallel.update import Norm, Update
 
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -82,7 +82,7 @@ class Whole(Engine):
             with self.round(i == rounds):
                 outcomes.append(self._forward_backward(batch, count, share.total, rounds))
         self.backward_done()
-        norm, skipped = self.update.apply(self._factor())
+        norm, skipped = self.update.apply(self.agree)
         self.phases.end("optimizer")
         return StepResult(outcomes, norm, skipped)
 
@@ -116,8 +116,7 @@ class Whole(Engine):
         self, loss: Tensor, scale: Tensor | float, empty: bool, select: Tensor | None
     ) -> None:
         """Add the gradients of scale x loss, or zeros if ``empty`` or where ``select`` is 0."""
-        if self.update.scaler.is_enabled():
-            loss = self.update.scaler.scale(loss)
+        loss = self.update.scaler.scale(loss)
         if isinstance(scale, Tensor) and not empty:
             given = scale.to(loss)
         else:  # filled on the device: a copy from the host would wait
@@ -145,12 +144,12 @@ class Whole(Engine):
         if len(self._weights) == rounds:
             self._whole = self.world.sum_later(torch.stack(self._weights).sum())
 
-    def _factor(self) -> Tensor | None:
-        """Return what turns the mean over replicas of weighted sums into the weighted mean []."""
+    def agree(self, norm: Norm) -> tuple[Norm, Norm | None]:
+        """Return the norm of all gradients, and what makes weighted sums the weighted mean."""
         if self._whole is None:  # samples are the weight, and known beforehand
-            return None
+            return norm, None
         whole = self._whole()
-        return torch.where(whole > 0, self.replicas / whole, 0.0)  # nothing has no gradient
+        return norm, torch.where(whole > 0, self.replicas / whole, 0.0)  # nothing has no gradient
 
     def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
         """Return what the task says of each batch; see ``Engine``."""

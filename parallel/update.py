@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from parallel.scaling import Scaler
 from parallel.strategy import Settings
+
+Norm = Tensor | float  # [] on the device, or a number on the CPU
+Agree = Callable[[Norm], tuple[Norm, Norm | None]]
+
+
+def alone(norm: Norm) -> tuple[Norm, Norm | None]:
+    """Return what holds where the gradients here are all there are, and whole."""
+    return norm, None
 
 
 class Update:
@@ -28,55 +37,50 @@ class Update:
             for group in optimizer.param_groups
             for parameter in group["params"]
         ]
-        self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
+        self.scaler = Scaler(enabled=settings.precision == "float16")
         # A fused optimizer is told on the device that it must not update; others need an answer.
         self._told_on_device = device.type == "cuda" and all(
             getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in optimizers
         )
 
-    def apply(self, factor: Tensor | None = None) -> tuple[Tensor | float, Tensor | bool]:
-        """Multiply the gradients by ``factor``, clip them, and update, or skip if not finite.
+    def apply(self, agree: Agree = alone) -> tuple[Norm, Tensor | bool]:
+        """Make the gradients what they mean, clip them, and update, or skip if not finite.
 
-        Returns their norm before clipping, and whether the update was skipped.
+        agree: of the norm of the gradients held here, returns that of all the model's, and what
+        all gradients must be multiplied by (None: nothing). Returns their norm before clipping,
+        and whether the update was skipped.
         """
-        if self.scaler.is_enabled():
-            for optimizer in self.optimizers:
-                self.scaler.unscale_(optimizer)
         dense = [_dense(p) for p in self.parameters if p.grad is not None]
+        if self.scaler.is_enabled() and dense:
+            torch._foreach_mul_(dense, self.scaler.inverse)
+        norm, factor = agree(total_norm(dense))
         if factor is not None:
-            torch._foreach_mul_(dense, factor)
-        norm = total_norm(dense)
+            norm = norm * factor
         if self._told_on_device and not self.scaler.is_enabled():
             skipped = ~torch.isfinite(torch.as_tensor(norm))
-            self._clip(dense, norm)
+            self._multiply(dense, norm, factor)
             self._step_unless(skipped)
             return norm, skipped
         norm = float(norm)
-        if not math.isfinite(norm):
-            if self.scaler.is_enabled():
-                self.scaler.update()
-            return norm, True
-        self._clip(dense, norm)
-        self._step()
-        return norm, False
-
-    def _clip(self, gradients: list[Tensor], norm: Tensor | float) -> None:
-        if self.clip_norm is None:
-            return
-        factor = self.clip_norm / (norm + 1e-6)
-        if isinstance(factor, Tensor):
-            torch._foreach_mul_(gradients, factor.clamp(max=1.0))
-        elif factor < 1.0:
-            torch._foreach_mul_(gradients, factor)
-
-    def _step(self) -> None:
-        if not self.scaler.is_enabled():
+        is_finite = math.isfinite(norm)
+        if is_finite:
+            self._multiply(dense, norm, factor)
             for optimizer in self.optimizers:
                 optimizer.step()
-            return
-        for optimizer in self.optimizers:
-            self.scaler.step(optimizer)
-        self.scaler.update()
+        if self.scaler.is_enabled():
+            self.scaler.update(skipped=not is_finite)
+        return norm, not is_finite
+
+    def _multiply(self, gradients: list[Tensor], norm: Norm, factor: Norm | None) -> None:
+        """Multiply by ``factor``, and by what brings ``norm``, that of all, down to the limit."""
+        if self.clip_norm is not None:
+            clip = self.clip_norm / (norm + 1e-6)
+            if isinstance(clip, Tensor):
+                clip = clip.clamp(max=1.0)
+            if isinstance(clip, Tensor) or clip < 1.0:
+                factor = clip if factor is None else factor * clip
+        if factor is not None and gradients:
+            torch._foreach_mul_(gradients, factor)
 
     def _step_unless(self, skipped: Tensor) -> None:
         for optimizer in self.optimizers:
@@ -85,7 +89,7 @@ class Update:
             optimizer.step()
 
 
-def total_norm(tensors: Sequence[Tensor]) -> Tensor | float:
+def total_norm(tensors: Sequence[Tensor]) -> Norm:
     """Return the 2-norm of all ``tensors`` together, on the device; a number on the CPU."""
     norms = torch._foreach_norm(list(tensors)) if tensors else ()
     if not norms or not norms[0].is_cuda:

@@ -43,7 +43,7 @@ def test_the_factor_comes_before_the_norm_and_the_norm_before_clipping():
     [parameter] = parameters((3,))
     parameter.grad = torch.tensor([0.0, 3.0, 4.0])
     update = Update([SGD([parameter], lr=1.0)], Settings(clip_norm=1.0), CPU)
-    norm, skipped = update.apply(torch.tensor(2.0, dtype=torch.float64))
+    norm, skipped = update.apply(lambda norm: (norm, torch.tensor(2.0, dtype=torch.float64)))
     assert (norm, skipped) == (10.0, False)
     assert parameter.tolist() == pytest.approx([0.0, -0.6, -0.8], rel=1e-5)
 

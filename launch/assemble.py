@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from torch import nn
-from torch.utils.data import IterableDataset
 
 from launch.best import Best
 from launch.checkpoint import Writer
 from launch.config import Config
 from launch.control import Control
-from launch.data import EvaluationBatches, Transfer, derive, loader, seed_all
-from launch.data.fetch import Collate
-from launch.data.loader import Shares
-from launch.data.workers import WorkerSettings
+from launch.data import derive, seed_all
 from launch.evaluation import Evaluator
 from launch.events import Listener, Notice
+from launch.feed import Feed
 from launch.hooks import after_step
 from launch.loop import Limits, Training
 from launch.meter import Meter
 from launch.objective import objective
 from launch.optimizers import optimizer_maker
-from launch.prepare import Datasets, Length, Prepared, prepare_data
+from launch.prepare import Length, Prepared, prepare_data
 from launch.reporting import Reporter
 from launch.resume import Built, Choice, Resumed, capture, load, restore
 from launch.saving import Checkpoints
 from launch.schedule import Schedule, make_schedule
 from launch.started import started
-from launch.task import Task
 from launch.weights import init_from
-from parallel import Engine, Settings, UsageError, World, use_deterministic_algorithms
+from parallel import (
+    Engine,
+    Settings,
+    UsageError,
+    World,
+    use_deterministic_algorithms,
+)
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,21 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
         use_deterministic_algorithms()
     datasets = prepare_data(prepared, world)
     length = Length.of(config, datasets["train"])
-    engine, initial = _engine(prepared, around, length)
+    feed = Feed(prepared, datasets, world)
+    engine, initial = _engine(feed, around, length)
     schedule = make_schedule(
         config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
     )
-    training = _training(prepared, around, datasets, engine, schedule)
+    training = _training(feed, around, engine, schedule)
     run = Resumed(
         training=training,
         task=prepared.task,
         config=config,
         world=world,
-        replica=_replica(prepared, world),
+        replica=feed.replica,
         built=Built(engine.optimizers, schedule),
-        samples=_samples(datasets),
-        shards=_shards(prepared, datasets),
+        samples=feed.samples,
+        shards=feed.shards,
     )
     training.checkpoints.capture = partial(capture, run)
     saved = load(around.choice, world)
@@ -85,22 +87,22 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
     return training
 
 
-def _training(
-    prepared: Prepared,
-    around: Surroundings,
-    datasets: Datasets,
-    engine: Engine,
-    schedule: Schedule,
-) -> Training:
-    config, world, tell, control = prepared.config, around.world, around.tell, around.control
+def _training(feed: Feed, around: Surroundings, engine: Engine, schedule: Schedule) -> Training:
+    prepared, world, tell, control = feed.prepared, around.world, around.tell, around.control
+    config = prepared.config
     train, evaluate, early = config.train, config.evaluate, config.early_stop
-    splits = _splits(prepared, datasets, world)
     return Training(
         engine=engine,
-        shares=_shares(prepared, datasets, world),
+        shares=feed.shares(),
         schedule=schedule,
         evaluator=Evaluator(
-            engine, world, splits, tell, control, evaluate.every_epochs, evaluate.every_steps
+            engine,
+            world,
+            feed.splits(),
+            tell,
+            control,
+            evaluate.every_epochs,
+            evaluate.every_steps,
         ),
         reporter=Reporter(
             Meter(world, engine.phases), tell, control, config.log.every_steps, train.max_skipped
@@ -129,25 +131,12 @@ def _checkpoints(config: Config, around: Surroundings) -> Checkpoints:
     )
 
 
-def _samples(datasets: Datasets) -> int | None:
-    train = datasets["train"]
-    if isinstance(train, IterableDataset):
-        return None
-    return len(train)  # type: ignore[arg-type]  # a map-style dataset has a length
-
-
-def _shards(prepared: Prepared, datasets: Datasets) -> int | None:
-    train = datasets["train"]
-    if not isinstance(train, IterableDataset) or not hasattr(train, "shard"):
-        return None
-    return prepared.replicas * max(1, prepared.config.data.workers)
-
-
-def _engine(prepared: Prepared, around: Surroundings, length: Length) -> tuple[Engine, list[str]]:
+def _engine(feed: Feed, around: Surroundings, length: Length) -> tuple[Engine, list[str]]:
     """Return the strategy at work on a model that starts alike on every rank, and notices."""
-    config, task, world = prepared.config, prepared.task, around.world
+    prepared = feed.prepared
+    config, task = prepared.config, prepared.task
     seed_all(config.seed)
-    model = task.model()
+    model = prepared.strategy.build(task.model)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the task's model() returned a {type(model).__name__}, wanted a Module")
     weights, notices = config.checkpoint.init_from, []
@@ -156,61 +145,8 @@ def _engine(prepared: Prepared, around: Surroundings, length: Length) -> tuple[E
     train = config.train
     settings = Settings(train.precision, train.clip_norm, train.compile)
     make = optimizer_maker(task, config.optimizer, length.steps, length.steps_per_epoch)
-    engine = prepared.strategy.engine(model, make, objective(task), settings, world)
-    seed_all(derive(config.seed, "replica", _replica(prepared, world)))
-    return engine, notices
-
-
-def _replica(prepared: Prepared, world: World) -> int:
-    return world.rank * prepared.replicas // world.size
-
-
-def _collate(task: Task) -> Collate | None:
-    """Return the task's own way of making a batch; None for torch's default."""
-    return None if type(task).collate is Task.collate else task.collate
-
-
-def _worker_settings(config: Config, world: World) -> WorkerSettings:
-    data = config.data
-    pin = world.device.type == "cuda" if data.pin == "auto" else data.pin == "true"
-    method = None if data.start_method == "auto" else data.start_method
-    return WorkerSettings(data.workers, data.prefetch, pin, data.persistent, method)
-
-
-def _shares(prepared: Prepared, datasets: Datasets, world: World) -> Shares:
-    config = prepared.config
-    return loader(
-        datasets["train"],
-        world,
-        config.train.global_batch_size,
-        replicas=prepared.replicas,
-        accumulate=config.train.accumulate,
-        seed=config.seed,
-        drop_last=config.data.drop_last,
-        collate=_collate(prepared.task),
-        double=config.train.precision == "float64",
-        settings=_worker_settings(config, world),
+    engine = prepared.strategy.engine(
+        model, make, objective(task), settings, around.world, feed.example
     )
-
-
-def _splits(
-    prepared: Prepared, datasets: Datasets, world: World
-) -> Mapping[str, EvaluationBatches]:
-    config, replicas = prepared.config, prepared.replicas
-    parts = replicas * config.train.accumulate
-    size = config.evaluate.batch_size or -(-config.train.global_batch_size // parts)
-    transfer = Transfer(world.device, config.train.precision == "float64")
-    return {
-        split: EvaluationBatches(
-            dataset,
-            size,
-            replicas,
-            _replica(prepared, world),
-            transfer,
-            _collate(prepared.task),
-            _worker_settings(config, world),
-            config.seed,
-        )
-        for split, dataset in datasets.items()
-        if split != "train"
-    }
+    seed_all(derive(config.seed, "replica", *feed.noise))
+    return engine, notices

@@ -46,7 +46,8 @@ class Evaluator:
             start = perf_counter()
             counted = _Counted(batches, self.control, self.world)
             outcomes = self.engine.evaluate(counted)
-            metrics, samples = combine(outcomes, counted.samples, self.world)
+            judged = counted.samples if outcomes else 0  # where a model is cut, one rank judges
+            metrics, samples = combine(outcomes, judged, self.world)
             seconds = perf_counter() - start
             self.tell(EvaluationDone(step, epoch, split, samples, metrics, seconds))
             found |= {f"{split}/{name}": value for name, value in metrics.items()}

@@ -112,8 +112,9 @@ class Meter:
         self.stop_clock()
         self.resume_clock()
         self._sum_up()
-        if self._names is None:
-            self._names = self.world.share(sorted(self.totals.keys() - {"loss"}))
+        if self._names is None:  # some ranks may know no loss at all: stages of a pipeline
+            known = self.world.gather_objects(self.totals.keys() - {"loss"})
+            self._names = sorted(set().union(*known))
         mine = {
             "samples": self.samples,
             "steps": self.steps,

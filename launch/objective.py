@@ -6,25 +6,35 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from launch.task import Task
 from parallel import Batch, Objective, Outcome, UsageError
 from parallel.sums import mixed_forms
 
 Weight = TypeVar("Weight", Tensor, float)
+Asked = TypeVar("Asked")  # a model, or its outputs
 
 
 def objective(task: Task) -> Objective:
     """Return ``task``'s loss and evaluation as an engine asks for them."""
-    return Objective(_outcomes(task.loss), _outcomes(task.evaluate))
+    own = type(task)
+    is_cut = own.loss_of_outputs is not Task.loss_of_outputs
+    is_judged = own.evaluate is Task.evaluate or own.evaluate_outputs is not Task.evaluate_outputs
+    return Objective(
+        _outcomes(task.loss),
+        _outcomes(task.evaluate),
+        task.inputs,
+        _outcomes(task.loss_of_outputs) if is_cut else None,
+        _outcomes(task.evaluate_outputs) if is_cut and is_judged else None,
+    )
 
 
-def _outcomes(ask: Callable[[nn.Module, Batch], Any]) -> Callable[[nn.Module, Batch], Outcome]:
+def _outcomes(ask: Callable[[Asked, Batch], Any]) -> Callable[[Asked, Batch], Outcome]:
     forms: dict[str, int] = {}  # metric -> its dimensions, as the first batch had them
 
-    def answer(model: nn.Module, batch: Batch) -> Outcome:
-        said = outcome(ask(model, batch))
+    def answer(asked: Asked, batch: Batch) -> Outcome:
+        said = outcome(ask(asked, batch))
         for name, value in said.metrics.items():
             if forms.setdefault(name, value.ndim) != value.ndim:
                 raise UsageError(mixed_forms(name))

@@ -97,8 +97,12 @@ class Task(ABC):
         return batch[0]
 
     def loss_of_outputs(self, outputs: Any, batch: Batch) -> Loss:
-        """Return the loss of the last layer's outputs."""
+        """Return the loss of the last layer's outputs, as ``loss`` does."""
         raise NotImplementedError(
             f"{type(self).__name__} cannot be cut into stages: define "
             "loss_of_outputs(self, outputs, batch), the loss of the last layer's outputs"
         )
+
+    def evaluate_outputs(self, outputs: Any, batch: Batch) -> Loss:
+        """Return the same for evaluation: define it where ``evaluate`` is not ``loss``."""
+        return self.loss_of_outputs(outputs, batch)

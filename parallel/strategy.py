@@ -33,10 +33,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Objective:
-    """The task's two questions to a model; either may call the model in any way it likes."""
+    """The task's two questions to a model; either may call the model in any way it likes.
+
+    The others are asked where a model is cut: what its first layer gets, and the same two
+    questions to its last layer's outputs. None: the task does not answer them.
+    """
 
     loss: Callable[[nn.Module, Batch], Outcome]
     evaluate: Callable[[nn.Module, Batch], Outcome]
+    inputs: Callable[[Batch], Any] | None = None
+    loss_of_outputs: Callable[[Any, Batch], Outcome] | None = None
+    evaluate_outputs: Callable[[Any, Batch], Outcome] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,13 +57,18 @@ class Settings:
 
 @dataclass(frozen=True)
 class Work:
-    """What a strategy is put to: a model, how it is updated and judged, and the processes."""
+    """What a strategy is put to: a model, how it is updated and judged, and the processes.
+
+    example: returns one batch of training on the device, the first that replica 0 gets; it, or
+        what it returns, is None where there is none to try a model on.
+    """
 
     model: nn.Module
     make_optimizer: MakeOptimizers
     objective: Objective
     settings: Settings
     world: World
+    example: Callable[[], Batch | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +163,14 @@ class Strategy(ABC):
         """Return how many ways a global batch is divided: 1 where every process reads it all."""
         return 1
 
+    def rounds(self, accumulate: int) -> int:
+        """Return into how many batches a replica's part of a global batch is divided."""
+        return accumulate
+
+    def build(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """Return the model that ``make`` makes, with or without memory, as ``engine`` wants it."""
+        return make()
+
     def check(self, world_size: int) -> None:  # noqa: B027 - most take any number
         """Raise ``UsageError`` where ``world_size`` processes cannot train this way."""
 
@@ -161,9 +181,10 @@ class Strategy(ABC):
         objective: Objective,
         settings: Settings,
         world: World,
+        example: Callable[[], Batch | None] | None = None,
     ) -> Engine:
-        """Put ``model`` to work on this process's device. Collective."""
-        return self.start(Work(model, make_optimizer, objective, settings, world))
+        """Put ``model`` to work on this process's device; example: see ``Work``. Collective."""
+        return self.start(Work(model, make_optimizer, objective, settings, world, example))
 
     @abstractmethod
     def start(self, work: Work) -> Engine:

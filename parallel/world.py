@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -46,6 +46,8 @@ class World:
     backend: str | None = None  # None in a world of one
     launcher: str = "alone"
     store: dist.Store | None = field(default=None, repr=False, compare=False)
+    timeout_s: float = 600.0  # how long a collective waits for the others
+    group: dist.ProcessGroup | None = field(default=None, repr=False, compare=False)  # None: all
 
     @property
     def is_main(self) -> bool:
@@ -60,7 +62,7 @@ class World:
         """Start what ``sum`` does; what is returned waits for it, and is no collective."""
         if self.size == 1:
             return lambda: value
-        work = dist.all_reduce(value, async_op=True)
+        work = dist.all_reduce(value, group=self.group, async_op=True)
 
         def wait() -> Tensor:
             work.wait()
@@ -77,7 +79,7 @@ class World:
         if self.size == 1:
             return lambda: row.unsqueeze(0)
         rows = [torch.empty_like(row) for _ in range(self.size)]
-        work = dist.all_gather(rows, row.contiguous(), async_op=True)
+        work = dist.all_gather(rows, row.contiguous(), group=self.group, async_op=True)
 
         def wait() -> Tensor:
             work.wait()
@@ -90,7 +92,7 @@ class World:
         if self.size == 1:
             return [value]
         values: list[T | None] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values  # type: ignore[return-value]  # filled by now
 
     def share(self, value: T) -> T:
@@ -98,14 +100,17 @@ class World:
         if self.size == 1:
             return value
         values = [value]
-        dist.broadcast_object_list(values, src=0, device=self.device)
+        dist.broadcast_object_list(values, group=self.group, group_src=0, device=self.device)
         return values[0]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite ``tensors`` by rank 0's."""
         if self.size > 1:
             dense = [tensor.contiguous() for tensor in tensors]  # gloo reads over strides
-            for work in [dist.broadcast(tensor, src=0, async_op=True) for tensor in dense]:
+            for work in [
+                dist.broadcast(tensor, group=self.group, group_src=0, async_op=True)
+                for tensor in dense
+            ]:
                 work.wait()
             for tensor, own in zip(tensors, dense, strict=True):
                 if own is not tensor:
@@ -114,7 +119,29 @@ class World:
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
+
+    def among(self, teams: Sequence[Sequence[int]], backend: str | None = None) -> World:
+        """Return the world of the one of ``teams`` that this rank is in, numbered within it.
+
+        teams: lists of ranks of the whole world, alike on all ranks. backend: this world's own.
+        A team of one is the world of one. Collective over all ranks, in a team or not.
+        """
+        own: World | None = None
+        for team in teams:
+            group = None
+            if len(team) > 1:
+                limit = timedelta(seconds=self.timeout_s)
+                group = dist.new_group(list(team), limit, backend)
+            if self.rank in team:
+                own = replace(
+                    self,
+                    rank=list(team).index(self.rank),
+                    size=len(team),
+                    backend=backend or self.backend,
+                    group=group,
+                )
+        return own or replace(self, rank=0, size=1)
 
     @property
     def notes(self) -> Notes:
@@ -159,7 +186,7 @@ def join(
     _open_group(place, meeting, own, chosen, timeout_s)
     try:
         with own_cores(place) if own.type == "cpu" else nullcontext():
-            yield World(*at, backend=chosen, launcher=place.launcher, store=meeting)
+            yield World(*at, chosen, place.launcher, meeting, timeout_s)
     finally:
         _close_group()
 

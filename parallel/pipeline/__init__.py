@@ -1,0 +1,1 @@
+"""Training one model in stages, each on its own device, microbatch after microbatch."""

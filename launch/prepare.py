@@ -26,6 +26,7 @@ from launch.data import (
     compare_datasets,
     seed_all,
 )
+from launch.objective import objective
 from launch.optimizers import refuse_closures
 from launch.schedule import check_schedule, make_schedule
 from launch.task import Task
@@ -55,6 +56,7 @@ def prepare(config: Config, place: Place, notes: Sequence[str] = ()) -> Prepared
     device, backend = find_device(place, config.launch.device, config.launch.backend)
     task = build_task(config.task)
     strategy = build_strategy(config.strategy, place.size)
+    strategy.check_objective(objective(task))
     world = World(place.rank, place.size, place.local_rank, place.local_size, device, backend)
     replicas = strategy.replicas(world)
     check_batch(config.train.global_batch_size, replicas, config.train.accumulate)

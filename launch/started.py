@@ -12,7 +12,7 @@ from launch import __version__
 from launch.config import to_dict, to_yaml
 from launch.events import RunStarted
 from launch.prepare import Length, Prepared
-from parallel import Engine, World
+from parallel import STRATEGIES, Engine, Strategy, World
 
 
 def started(
@@ -28,7 +28,7 @@ def started(
         folder=Path(prepared.folder),
         config=to_dict(config),
         config_text=to_yaml(config),
-        strategy=type(prepared.strategy).__name__.lower(),
+        strategy=_name(prepared.strategy),
         world_size=world.size,
         device=world.device.type,
         backend=world.backend,
@@ -42,6 +42,11 @@ def started(
         start_step=step,
         versions=_versions(),
     )
+
+
+def _name(strategy: Strategy) -> str:
+    known = {cls: name for name, cls in STRATEGIES.items()}
+    return known.get(type(strategy), type(strategy).__name__.lower())
 
 
 def _versions() -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from parallel.devices import find_device
 from parallel.ending import leave, peer_left
 from parallel.errors import DisagreementError, PeerLeftError, UsageError, WorldError
 from parallel.phases import Phases
+from parallel.pipeline import ModelParallel, Pipeline
 from parallel.place import Place
 from parallel.single import Single
 from parallel.strategy import (
@@ -27,6 +28,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "single": Single,
     "data_parallel": DataParallel,
     "ddp": DDP,
+    "model_parallel": ModelParallel,
+    "pipeline": Pipeline,
 }
 
 __all__ = [
@@ -37,10 +40,12 @@ __all__ = [
     "DisagreementError",
     "Engine",
     "EngineState",
+    "ModelParallel",
     "Objective",
     "Outcome",
     "PeerLeftError",
     "Phases",
+    "Pipeline",
     "Place",
     "Settings",
     "Share",

@@ -7,10 +7,11 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.parameter import is_lazy
 
+from parallel.errors import UsageError
 from parallel.world import World
 
 LANES = 16  # 4 to 64 cost up to 8 times as much: a row is then no multiple of two CPU vectors
@@ -66,6 +67,18 @@ def first_unlike(described: Mapping[str, str], world: World) -> str:
         if len(ranks) > 1:
             return f"{name} is " + ", ".join(f"{t} on {ranked(r)}" for t, r in ranks.items())
     return "the same names stand in another order"
+
+
+def refuse_unlike(model: nn.Module, world: World) -> None:
+    """Raise ``UsageError`` on all ranks where they built different models. Collective."""
+    described = describe({**dict(model.named_parameters()), **dict(model.named_buffers())})
+    frozen = {name: ", frozen" for name, p in model.named_parameters() if not p.requires_grad}
+    unlike = first_unlike({n: t + frozen.get(n, "") for n, t in described.items()}, world)
+    if unlike:
+        raise UsageError(
+            f"the ranks built different models: {unlike}; build the model from the configuration "
+            "alone, not from a rank's number, data or random numbers"
+        )
 
 
 def describe(tensors: Mapping[str, Tensor]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from parallel.agreement import describe, differing, first_unlike, listed
+from parallel.agreement import describe, differing, first_unlike, listed, refuse_unlike
 from parallel.divergence import Start
 from parallel.errors import DisagreementError, UsageError, own_words
 from parallel.single import Whole
@@ -24,7 +24,7 @@ class Replica(Whole):
     """One whole model among ``world.size``, its gradients averaged by torch's wrapper."""
 
     def __init__(self, work: Work, strategy: DDP) -> None:
-        _refuse_unlike(work.model, work.world)
+        refuse_unlike(work.model, work.world)
         super().__init__(work)
         self.replicas = self.world.size
         self._find_unused = strategy.find_unused_parameters
@@ -127,18 +127,6 @@ class DDP(Strategy):
         engine = Whole(work) if world.size == 1 else Replica(work, self)
         engine.notices = notices
         return engine
-
-
-def _refuse_unlike(model: nn.Module, world: World) -> None:
-    """Raise ``UsageError`` on all ranks where they built different models. Collective."""
-    described = describe({**dict(model.named_parameters()), **dict(model.named_buffers())})
-    frozen = {name: ", frozen" for name, p in model.named_parameters() if not p.requires_grad}
-    unlike = first_unlike({n: t + frozen.get(n, "") for n, t in described.items()}, world)
-    if unlike:
-        raise UsageError(
-            f"the ranks built different models: {unlike}; build the model from the configuration "
-            "alone, not from a rank's number, data or random numbers"
-        )
 
 
 def _buffers_enter_the_math(module: nn.Module) -> bool:

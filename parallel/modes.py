@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+LOW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def autocasting(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes the context of a forward pass in ``precision``."""
+    low = LOW.get(precision)
+    return (lambda: torch.autocast(device.type, low)) if low else nullcontext
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from parallel.errors import UsageError
 from parallel.scaling import Scaler
 from parallel.strategy import EngineState
 
+OTHER_GROUPS = "the saved optimizer has other parameter groups than this run's"
+
 
 def check(module: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Raise ``UsageError`` where an optimizer updates what is no parameter of ``module``."""
@@ -68,13 +70,16 @@ def load(
     module: nn.Module,
     optimizers: Sequence[Optimizer],
     scaler: Scaler,
+    *,
+    is_part: bool = False,
 ) -> None:
     """Overwrite module, optimizers and scaler by copies of ``state``, which stays as it is.
 
-    Raises ``UsageError`` where names differ.
+    is_part: ``state`` has some of the model's tensors only. Raises ``UsageError`` where names
+    differ.
     """
     try:
-        module.load_state_dict(state.model)
+        module.load_state_dict(state.model, strict=not is_part)
     except RuntimeError as error:
         raise UsageError(f"the saved weights are of another model: {error}") from None
     if len(state.groups) != len(optimizers):
@@ -128,7 +133,7 @@ def _load_optimizer(
     saved = [group["params"] for group in described["groups"]]
     own = [[_name(p, names) for p in group["params"]] for group in optimizer.param_groups]
     if saved != own:
-        raise UsageError("the saved optimizer has other parameter groups than this run's")
+        raise UsageError(OTHER_GROUPS)
     index = {name: i for i, name in enumerate(name for group in own for name in group)}
     slots: dict[int, dict[str, Any]] = {}
     for key, value in held.items():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from parallel import naming
 from parallel.errors import UsageError
-from parallel.modes import discarding, evaluating, keeping_buffers
+from parallel.modes import autocasting, discarding, evaluating, keeping_buffers
 from parallel.phases import Phases
 from parallel.strategy import (
     Batch,
@@ -27,7 +27,10 @@ from parallel.strategy import (
 )
 from parallel.update import Norm, Update
 
-AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+MIXED_WEIGHTS = (
+    "the task's loss has a weight with some batches and none with others; return "
+    "(loss, weight) always, or never"
+)
 
 
 class TrainingLoss(nn.Module):
@@ -66,10 +69,7 @@ class Whole(Engine):
         if settings.compile:
             self.module.compile()
         self.forward: nn.Module = TrainingLoss(self.module, work.objective)
-        low = AUTOCAST.get(settings.precision)
-        self._autocast: Callable[[], AbstractContextManager[Any]] = (
-            (lambda: torch.autocast(world.device.type, low)) if low else nullcontext
-        )
+        self._autocast = autocasting(settings.precision, world.device)
 
     def train_step(self, share: Share) -> StepResult:
         """Return what one optimizer step said; see ``Engine``."""
@@ -98,8 +98,7 @@ class Whole(Engine):
         with keeping_buffers(self.module) if not count else nullcontext():
             with self._autocast():
                 loss, weight, metrics = self.forward(batch)
-            if loss.ndim or not loss.requires_grad:
-                raise UsageError(_bad_loss(loss))
+            check_loss(loss)
             self._agree_on_weighing(weight is not None)
             self.phases.end("forward")
             on_gpu = isinstance(weight, Tensor) and weight.is_cuda  # reading it there would wait
@@ -133,10 +132,7 @@ class Whole(Engine):
             self._weighs = weighs
             agreed = len(set(self.world.gather_objects(weighs))) == 1
         if not agreed:
-            raise UsageError(
-                "the task's loss has a weight with some batches and none with others; return "
-                "(loss, weight) always, or never"
-            )
+            raise UsageError(MIXED_WEIGHTS)
 
     def _weigh(self, weight: Tensor | float, rounds: int) -> None:
         """Take in a round's weight; add up over all ranks from the last one on, during backward."""
@@ -174,16 +170,18 @@ class Whole(Engine):
         naming.load(state, self.module, self.optimizers, self.update.scaler)
 
 
-def _bad_loss(loss: Tensor) -> str:
+def check_loss(loss: Tensor) -> None:
+    """Raise ``UsageError`` where nothing can be learnt from ``loss``."""
     if loss.ndim:
-        return (
+        raise UsageError(
             f"the task's loss has shape {list(loss.shape)}, wanted the batch's mean: 0-d; "
             "end it by .mean(), or return (loss, weight)"
         )
-    return (
-        "the task's loss does not depend on any trainable parameter; "
-        "is it computed under no_grad, or is the model frozen?"
-    )
+    if not loss.requires_grad:
+        raise UsageError(
+            "the task's loss does not depend on any trainable parameter; "
+            "is it computed under no_grad, or is the model frozen?"
+        )
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ class Engine(ABC):
     module: nn.Module  # the task's own model, unwrapped
     optimizers: list[Optimizer]
     phases: Phases
+    is_split: bool = False  # whether each rank holds another part of the model
     notices: Sequence[str] = ()  # what a person should know of how it runs
 
     @abstractmethod
@@ -173,6 +174,9 @@ class Strategy(ABC):
 
     def check(self, world_size: int) -> None:  # noqa: B027 - most take any number
         """Raise ``UsageError`` where ``world_size`` processes cannot train this way."""
+
+    def check_objective(self, objective: Objective) -> None:  # noqa: B027 - most ask it all
+        """Raise ``UsageError`` where ``objective`` does not answer what is asked of it here."""
 
     def engine(
         self,

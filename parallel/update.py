@@ -37,6 +37,7 @@ class Update:
             for group in optimizer.param_groups
             for parameter in group["params"]
         ]
+        self.elsewhere: set[nn.Parameter] = set()  # whose gradients another rank's norm has
         self.scaler = Scaler(enabled=settings.precision == "float16")
         # A fused optimizer is told on the device that it must not update; others need an answer.
         self._told_on_device = device.type == "cuda" and all(
@@ -53,7 +54,12 @@ class Update:
         dense = [_dense(p) for p in self.parameters if p.grad is not None]
         if self.scaler.is_enabled() and dense:
             torch._foreach_mul_(dense, self.scaler.inverse)
-        norm, factor = agree(total_norm(dense))
+        counted = dense
+        if self.elsewhere:
+            mine = [p for p in self.parameters if p.grad is not None]
+            pairs = zip(mine, dense, strict=True)
+            counted = [each for p, each in pairs if p not in self.elsewhere]
+        norm, factor = agree(total_norm(counted))
         if factor is not None:
             norm = norm * factor
         if self._told_on_device and not self.scaler.is_enabled():

@@ -106,15 +106,15 @@ class World:
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite ``tensors`` by rank 0's."""
         if self.size > 1:
-            dense = [tensor.contiguous() for tensor in tensors]  # gloo reads over strides
+            dense = [t.detach().contiguous() for t in tensors]  # gloo reads over strides
             for work in [
                 dist.broadcast(tensor, group=self.group, group_src=0, async_op=True)
                 for tensor in dense
             ]:
                 work.wait()
             for tensor, own in zip(tensors, dense, strict=True):
-                if own is not tensor:
-                    tensor.copy_(own)
+                if own.data_ptr() != tensor.data_ptr():
+                    tensor.detach().copy_(own)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

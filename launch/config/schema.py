@@ -171,7 +171,8 @@ class Config:
         "each evaluation, by `metric`); ${run:steps} and ${run:steps_per_epoch} are known",
     )
     strategy: dict[str, Any] = key(
-        {"name": "auto"}, "name: auto, single, data_parallel or ddp, and its own keys"
+        {"name": "auto"},
+        "name: auto, single, data_parallel, ddp, model_parallel or pipeline, and its own keys",
     )
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)

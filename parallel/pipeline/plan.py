@@ -63,7 +63,7 @@ class Plan:
         taken = "" if self.by == "time" else f", the {noun} taken for time"
         evenly = f"would give {self.even.speed_up:.2f}x"
         found = [
-            f"pipeline: {_plural(terms.stages, 'stage', 's')} of {self.layers} layers, "
+            f"{_plural(terms.stages, 'stage', 's')} of {self.layers} layers, "
             f"{f'cut before {at}' if at else 'uncut'}: {_listed(map(_percent, self.shares))} of "
             f"the {noun}; {_plural(terms.microbatches, 'microbatch', 'es')}, {terms.schedule}",
             f"expected speed-up {self.forecast.speed_up:.2f}x of one device (bubble "

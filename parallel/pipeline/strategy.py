@@ -1,0 +1,165 @@
+"""The strategies that cut a model into stages, and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parallel.errors import UsageError
+from parallel.pipeline.engine import Course, Pipelined
+from parallel.pipeline.holding import split_layers
+from parallel.pipeline.layers import Layers, layers
+from parallel.pipeline.link import connect
+from parallel.pipeline.mesh import Mesh
+from parallel.pipeline.plan import Plan, Terms, choose, given
+from parallel.pipeline.profile import MEASURES, profile
+from parallel.pipeline.schedule import KINDS
+from parallel.pipeline.split import cuts_of
+from parallel.pipeline.wire import measure
+from parallel.strategy import Engine, Objective, Strategy, Work
+from parallel.world import World
+
+NO_OUTPUTS = (
+    "a model that is cut computes its loss on its last stage, from the outputs alone; define "
+    "loss_of_outputs(self, outputs, batch) in the task, and inputs(self, batch) where the model's "
+    "input is not batch[0]"
+)
+
+
+@dataclass(frozen=True)
+class ModelParallel(Strategy):
+    """Cut the model over devices, one batch at a time: all but one wait. Known as the naive split.
+
+    stages: devices a replica of the model is spread over. split: ``auto``, or for each stage but
+    the first the number or name of its first layer. balance: what stages get equal parts of.
+    memory_limit_gib: of each device, for ``auto``. checkpoint_every: so many layers at a time are
+    computed again in backward, instead of kept; 0: none.
+    """
+
+    stages: int = 2
+    split: str | Sequence[int | str] = "auto"
+    balance: str = "time"  # time | flops | params
+    memory_limit_gib: float | None = None
+    checkpoint_every: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("stages", 1), ("checkpoint_every", 0)):
+            _at_least(name, getattr(self, name), least)
+        _one_of("balance", self.balance, MEASURES)
+        limit, split = self.memory_limit_gib, self.split
+        if limit is not None and not limit > 0:
+            raise UsageError(f"strategy.memory_limit_gib: wanted a size above 0, met {limit:g}")
+        kinds = {type(each) for each in split} if isinstance(split, list | tuple) else {None}
+        if split != "auto" and not kinds <= {int, str}:
+            raise UsageError(
+                f"strategy.split: wanted auto, or the first layer of each stage but the first by "
+                f"number or name, such as [7] or [layers.7]; met {split!r}"
+            )
+
+    @property
+    def course(self) -> Course:
+        """How a step goes through the stages: all of it at once."""
+        return Course("gpipe", 1, self.checkpoint_every)
+
+    def replicas(self, world: World) -> int:
+        """Return how many whole models there are."""
+        return world.size // self.stages
+
+    def check(self, world_size: int) -> None:
+        """Refuse numbers of processes that do not make whole replicas."""
+        if world_size < self.stages:
+            raise UsageError(
+                f"strategy.stages={self.stages} wants at least {self.stages} processes, but "
+                f"{world_size} {'was' if world_size == 1 else 'were'} started; use "
+                f"--nproc_per_node={self.stages}"
+                + (f", or strategy.stages={world_size}" if world_size > 1 else "")
+            )
+        if world_size % self.stages:
+            raise UsageError(
+                f"strategy.stages={self.stages} wants a multiple of {self.stages} processes, one "
+                f"for each stage of each replica, but {world_size} were started; use "
+                f"--nproc_per_node={world_size // self.stages * self.stages}"
+            )
+
+    def check_objective(self, objective: Objective) -> None:
+        """Refuse a task that has no loss of outputs."""
+        if objective.loss_of_outputs is None:
+            raise UsageError(NO_OUTPUTS)
+
+    def start(self, work: Work) -> Engine:
+        """Return this process's stage at work."""
+        self.check(work.world.size)
+        self.check_objective(work.objective)
+        found = layers(work.model)
+        if not isinstance(self.split, str):
+            cuts_of(self.split, [name for name, _ in found], self.stages)
+        plan = self._plan(found, work)
+        engine = Pipelined(work, split_layers(found, plan.cuts), self.course)
+        engine.notices = plan.lines()
+        return engine
+
+    def _plan(self, found: Layers, work: Work) -> Plan:
+        """Return the cut, as rank 0 found it. Collective."""
+        mesh, by = Mesh(work.world, self.stages), self.balance
+        latency_s, bytes_per_s = 0.0, None
+        if by == "time" and mesh.stages > 1 and mesh.replica == 0 and mesh.stage < 2:
+            latency_s, bytes_per_s = measure(connect(mesh, 1), mesh.stage == 1, work.world.device)
+        plan = None
+        if work.world.is_main:
+            terms = Terms(
+                self.stages,
+                self.course.microbatches,
+                self.course.schedule,
+                by,
+                self.memory_limit_gib,
+                bytes_per_s,
+                latency_s,
+            )
+            costs = profile(found, _example(work), by, work.world.device)
+            is_auto = isinstance(self.split, str)
+            plan = choose(costs, terms) if is_auto else given(costs, terms, self.split)
+        return work.world.share(plan)  # type: ignore[return-value]  # rank 0's
+
+
+@dataclass(frozen=True)
+class Pipeline(ModelParallel):
+    """Cut the model over devices, and keep them busy with parts of each batch.
+
+    microbatches: parts of a replica's batch, in each of train.accumulate rounds. schedule: 1f1b,
+    or gpipe, which takes as long and holds all microbatches' activations.
+    """
+
+    microbatches: int = 8
+    schedule: str = "1f1b"  # 1f1b | gpipe
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least("microbatches", self.microbatches, 1)
+        _one_of("schedule", self.schedule, KINDS)
+
+    @property
+    def course(self) -> Course:
+        """How a step goes through the stages."""
+        return Course(self.schedule, self.microbatches, self.checkpoint_every)
+
+    def rounds(self, accumulate: int) -> int:
+        """Return the number of microbatches in a step."""
+        return accumulate * self.microbatches
+
+
+def _example(work: Work) -> object:
+    """Return what the first layer gets of a first microbatch; None where there is none."""
+    batch = work.example() if work.example is not None else None
+    if batch is None or work.objective.inputs is None:
+        return batch
+    return work.objective.inputs(batch)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"strategy.{name}: wanted a whole number of at least {least}, met {value}")
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"strategy.{name}: wanted {' or '.join(known)}, met {value!r}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from launch.data import EvaluationBatches, GlobalBatchSampler, Transfer, loader
 from launch.data.example import example
@@ -16,6 +16,23 @@ from launch.data.workers import WorkerSettings
 from launch.prepare import Datasets, Prepared
 from launch.task import Task
 from parallel import Batch, World
+
+
+class Unread(Dataset[None]):
+    """So many samples that nobody looks at."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> None:
+        return None
+
+
+def nothing(samples: list[Any]) -> None:
+    """Return what a batch of samples is that nobody looks at."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,7 @@ class Feed:
         """Return the stream of this replica's shares of global batches."""
         config = self.prepared.config
         return loader(
-            self.datasets["train"],
+            self._read(self.datasets["train"]),
             self.world,
             config.train.global_batch_size,
             drop_last=config.data.drop_last,
@@ -70,11 +87,11 @@ class Feed:
     def splits(self) -> Mapping[str, EvaluationBatches]:
         """Return the batches of each split that is judged: every one but train."""
         config, replicas = self.prepared.config, self.prepared.replicas
-        parts = replicas * config.train.accumulate
+        parts = replicas * self.prepared.strategy.rounds(config.train.accumulate)
         size = config.evaluate.batch_size or -(-config.train.global_batch_size // parts)
         return {
             split: EvaluationBatches(
-                dataset,
+                self._read(dataset),
                 size,
                 replicas,
                 self.replica,
@@ -95,6 +112,12 @@ class Feed:
         sampler = GlobalBatchSampler(self.samples, size, **self._division)
         return example(self.datasets["train"], sampler, self._transfer, self._collate)
 
+    def _read(self, dataset: Dataset[Any]) -> Dataset[Any]:
+        """Return ``dataset``, or its length alone where nobody here looks at a sample."""
+        if isinstance(dataset, IterableDataset) or self.prepared.strategy.reads(self.world):
+            return dataset
+        return Unread(len(dataset))  # type: ignore[arg-type]  # a map-style dataset has a length
+
     @property
     def _division(self) -> dict[str, Any]:
         config = self.prepared.config
@@ -112,6 +135,8 @@ class Feed:
     def _collate(self) -> Collate | None:
         """The task's own way of making a batch; None for torch's default."""
         task = self.prepared.task
+        if not self.prepared.strategy.reads(self.world):
+            return nothing
         return None if type(task).collate is Task.collate else task.collate
 
     @property

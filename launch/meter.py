@@ -58,6 +58,7 @@ class Meter:
     skipped: Tensor | int = 0  # of the whole run
     in_a_row: Tensor | int = 0
     grad_norm: Tensor | float = 0.0
+    _untold: int = 0  # steps since the last ``forget``
     _since: float = 0.0
     _names: list[str] | None = None
 
@@ -71,6 +72,7 @@ class Meter:
 
     def add(self, result: StepResult, total: int) -> None:
         """Take in one step of a global batch of ``total`` samples."""
+        self._untold += 1
         self.outcomes += result.outcomes
         self.grad_norm = result.grad_norm
         self._count_skipped(result.skipped)
@@ -101,8 +103,8 @@ class Meter:
 
     @property
     def has_news(self) -> bool:
-        """Whether there was a step since the last ``forget``."""
-        return bool(self.outcomes or self.totals)
+        """Whether there was a step since the last ``forget``; alike on all ranks."""
+        return self._untold > 0
 
     def meet_later(self, **also: float) -> Callable[[], Meeting]:
         """Start telling every rank's numbers since the last ``forget``, and ``also``. Collective.
@@ -139,7 +141,7 @@ class Meter:
 
     def forget(self) -> None:
         """Start the next log interval."""
-        self.totals = {}
+        self.totals, self._untold = {}, 0
         self.samples = self.steps = 0
         self.seconds = 0.0
         self.phases.forget()

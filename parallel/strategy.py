@@ -168,6 +168,10 @@ class Strategy(ABC):
         """Return into how many batches a replica's part of a global batch is divided."""
         return accumulate
 
+    def reads(self, world: World) -> bool:
+        """Whether this process looks at batches at all; the middle of a pipeline does not."""
+        return True
+
     def build(self, make: Callable[[], nn.Module]) -> nn.Module:
         """Return the model that ``make`` makes, with or without memory, as ``engine`` wants it."""
         return make()

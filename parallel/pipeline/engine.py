@@ -53,8 +53,6 @@ class Pipelined(Engine):
         world, settings, model = work.world, work.settings, work.model
         self.mesh, self.world, self.course = Mesh(world, len(stages)), world, course
         refuse_unlike(model, world)
-        if settings.precision == "float64":
-            model.double()
         own = stages[self.mesh.stage]
         for layer in own:
             layer.to(world.device)

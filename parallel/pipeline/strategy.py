@@ -65,6 +65,11 @@ class ModelParallel(Strategy):
         """Return how many whole models there are."""
         return world.size // self.stages
 
+    def reads(self, world: World) -> bool:
+        """Whether this stage needs inputs, or what the loss compares outputs with."""
+        mesh = Mesh(world, self.stages)
+        return mesh.is_first or mesh.is_last
+
     def check(self, world_size: int) -> None:
         """Refuse numbers of processes that do not make whole replicas."""
         if world_size < self.stages:
@@ -91,6 +96,8 @@ class ModelParallel(Strategy):
         self.check(work.world.size)
         self.check_objective(work.objective)
         found = layers(work.model)
+        if work.settings.precision == "float64":
+            work.model.double()
         if not isinstance(self.split, str):
             cuts_of(self.split, [name for name, _ in found], self.stages)
         plan = self._plan(found, work)

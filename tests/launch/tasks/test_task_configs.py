@@ -6,9 +6,20 @@ import torch
 from launch.config import build, build_task, load, with_run_values
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-NAMES = ("autoencoder", "digits", "images", "net", "supervised", "text")
+NAMES = (
+    "autoencoder",
+    "autoencoder_pipeline",
+    "digits",
+    "images",
+    "net",
+    "supervised",
+    "text",
+    "text_pipeline",
+)
 SMALL = {
     "autoencoder": ["task.image_size=8", "task.channel_scale=0.01"],
+    "autoencoder_pipeline": ["task.image_size=8", "task.channel_scale=0.01"],
+    "text_pipeline": ["task.width=8", "task.layers=1", "task.context=8"],
     "text": ["task.width=8", "task.layers=1", "task.context=8"],
 }
 

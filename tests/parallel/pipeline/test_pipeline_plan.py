@@ -37,8 +37,7 @@ def test_where_the_tutorial_cuts_it_two_devices_are_hardly_faster_than_one(micro
 
 def test_the_plan_is_said_in_two_lines():
     assert given(timed(AUTOENCODER), Terms(), [6]).lines() == [
-        "2 stages of 14 layers, cut before 6: 13 % and 87 % of the time; "
-        "8 microbatches, 1f1b",
+        "2 stages of 14 layers, cut before 6: 13 % and 87 % of the time; 8 microbatches, 1f1b",
         "expected speed-up 1.13x of one device (bubble 44 %); equal layer counts would give "
         "1.75x; no cut can pass 2.6x: layer 6 takes 38 %",
     ]

@@ -160,9 +160,12 @@ class Whole(Engine):
     def agree_buffers(self) -> None:
         """Make buffers alike on all replicas: they are rank 0's. Collective."""
 
-    def state(self) -> EngineState:
-        """Return the model and the optimizers by the model's own names."""
-        self.agree_buffers()
+    def state(self, compare: bool = False) -> EngineState:
+        """Return the model and the optimizers by the model's own names; see ``Engine``."""
+        if compare:
+            self.check_agreement(buffers=True)
+        else:
+            self.agree_buffers()
         return naming.state(self.module, self.optimizers, self.update.scaler)
 
     def load(self, state: EngineState) -> None:

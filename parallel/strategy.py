@@ -146,8 +146,13 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def state(self) -> EngineState:
-        """All that is needed to go on: references, not copies, and buffers agreed."""
+    def state(self, compare: bool = False) -> EngineState:
+        """All that is needed to go on: references, not copies, and buffers agreed. Collective.
+
+        Where the engine ``is_split``, each rank returns the whole tensors that it is to save, none
+        of them another rank's too; groups and scaler are complete on every rank. Else rank 0's is
+        what counts. compare: raise ``DisagreementError`` first where replicas differ.
+        """
 
     @abstractmethod
     def load(self, state: EngineState) -> None:

@@ -41,9 +41,7 @@ class Resumed:
 def capture(run: Resumed) -> tuple[EngineState, dict[str, Any]]:
     """Return all that must be known to go on: tensors, and plain values. Collective."""
     training, config = run.training, run.config
-    if training.compare_replicas:
-        training.engine.check_agreement(buffers=True)
-    held = training.engine.state()  # where they are not compared, this makes the buffers rank 0's
+    held = training.engine.state(compare=training.compare_replicas)
     generators = run.world.gather_objects(held_by(run.world.device))
     at, meter = training.at, training.reporter.meter
     own, tensors = taken(run.task) if run.world.is_main else (None, {})

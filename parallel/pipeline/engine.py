@@ -182,9 +182,12 @@ class Pipelined(Engine):
         if everywhere:
             raise DisagreementError(self._start.explain(self.module, everywhere, self.world))
 
-    def state(self) -> EngineState:
-        """Return this process's part of the model and its optimizers, by the model's own names."""
-        self._agree_buffers()
+    def state(self, compare: bool = False) -> EngineState:
+        """Return this process's part of the model and its optimizers; see ``Engine``."""
+        if compare:
+            self.check_agreement(buffers=True)
+        else:
+            self._agree_buffers()
         return self.holding.state(
             self.optimizers, self.update.scaler, self.world, writes=self.mesh.replica == 0
         )

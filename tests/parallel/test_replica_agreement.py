@@ -230,3 +230,26 @@ def other_buffers(world):
 
 def test_buffers_that_only_some_ranks_have_are_named(in_ranks):
     in_ranks(2, other_buffers)
+
+
+def compared_when_saved(world):
+    engine = start(world)
+    step(engine, world)
+    sent, send = [], torch.distributed.broadcast
+    torch.distributed.broadcast = lambda tensor, *rest, **more: (
+        sent.append(tensor.shape) or send(tensor, *rest, **more)
+    )
+    held = engine.state(compare=True)
+    torch.distributed.broadcast = send
+    assert len(sent) == len(list(engine.module.buffers())), "buffers are to be agreed once"
+    rows = world.gather(held.model["norm.running_mean"])
+    assert rows[0].equal(rows[1])
+    with torch.no_grad():
+        engine.module.norm.bias.add_(world.rank)
+    with pytest.raises(DisagreementError, match=r"norm\.bias on rank 1"):
+        engine.state(compare=True)
+    assert engine.state().model["norm.bias"][0] == engine.module.norm.bias[0]
+
+
+def test_a_state_may_be_compared_as_it_is_taken_and_buffers_are_agreed_once(in_ranks):
+    in_ranks(2, compared_when_saved)

@@ -23,7 +23,7 @@ from launch.objective import objective
 from launch.optimizers import optimizer_maker
 from launch.prepare import Length, Prepared, prepare_data
 from launch.reporting import Reporter
-from launch.resume import Built, Choice, Resumed, capture, load, restore
+from launch.resume import Built, Choice, Resumed, capture, load, refuse_own_state, restore
 from launch.saving import Checkpoints
 from launch.schedule import Schedule, make_schedule
 from launch.started import started
@@ -39,16 +39,13 @@ from parallel import (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run meets: its processes, who listens, what it goes on from, who writes.
-
-    writer: rank 0's, None on the others.
-    """
+    """What a run meets: its processes, who listens, what it goes on from, who writes."""
 
     world: World
     tell: Listener
     control: Control
     choice: Choice
-    writer: Writer | None
+    writer: Writer
 
 
 def assemble(prepared: Prepared, around: Surroundings) -> Training:
@@ -60,6 +57,7 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
     length = Length.of(config, datasets["train"])
     feed = Feed(prepared, datasets, world)
     engine, initial = _engine(feed, around, length)
+    refuse_own_state(prepared.task, _is_split(engine, world))
     schedule = make_schedule(
         config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
     )
@@ -107,7 +105,7 @@ def _training(feed: Feed, around: Surroundings, engine: Engine, schedule: Schedu
         reporter=Reporter(
             Meter(world, engine.phases), tell, control, config.log.every_steps, train.max_skipped
         ),
-        checkpoints=_checkpoints(config, around),
+        checkpoints=_checkpoints(config, around, engine),
         control=control,
         limits=Limits(train.epochs, train.max_steps, early.patience if early else None),
         early=Best(early.metric, early.mode, "early_stop") if early else None,
@@ -116,19 +114,26 @@ def _training(feed: Feed, around: Surroundings, engine: Engine, schedule: Schedu
     )
 
 
-def _checkpoints(config: Config, around: Surroundings) -> Checkpoints:
-    settings = config.checkpoint
-    best = settings.best
+def _checkpoints(config: Config, around: Surroundings, engine: Engine) -> Checkpoints:
+    settings, world = config.checkpoint, around.world
+    best, is_split = settings.best, _is_split(engine, world)
+    if is_split:
+        around.writer.split_over(world, config.launch.timeout_s)
     return Checkpoints(
-        around.world,
+        world,
         around.control,
         around.tell,
-        around.writer,
+        around.writer if is_split or world.is_main else None,
         every_epochs=settings.every_epochs,
         every_steps=settings.every_steps,
         best=Best(best.metric, best.mode, "checkpoint.best") if best else None,
         goes_on=settings.on_error == "go_on",
     )
+
+
+def _is_split(engine: Engine, world: World) -> bool:
+    """Whether several ranks must save."""
+    return engine.is_split and world.size > 1
 
 
 def _engine(feed: Feed, around: Surroundings, length: Length) -> tuple[Engine, list[str]]:

@@ -1,4 +1,4 @@
-"""Who hears and who writes what happens: on rank 0, the only one with the folder."""
+"""Who hears what happens, on rank 0, and who writes checkpoints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from launch.checkpoint import Writer
 from launch.config import Config
 from launch.events import CheckpointSaved, Event, Listener, RunEnded
 from launch.failures import TrainingError
-from launch.folder import OpenFolder
+from launch.folder import OpenFolder, RunFolder
 from launch.listeners import Console, Heartbeat, Records, Status, TensorBoard, fan_out
+from launch.prepare import Prepared
 from launch.resume import Choice
 
 
@@ -53,9 +54,9 @@ def listen(config: Config, folder: OpenFolder | None, stack: ExitStack) -> Liste
     return tell
 
 
-def refuse_lost(folder: OpenFolder) -> None:
+def refuse_lost(folder: OpenFolder | None) -> None:
     """Raise ``TrainingError`` where the folder was removed or moved while the run went on."""
-    lost = folder.lost()
+    lost = folder.lost() if folder is not None else ""
     if lost:
         raise TrainingError(lost)
 
@@ -65,18 +66,19 @@ def deaf(event: Event) -> None:
 
 
 def writer(
-    config: Config, folder: OpenFolder | None, choice: Choice, stack: ExitStack
-) -> Writer | None:
-    """Return rank 0's writer of checkpoints; what it has begun is ended with ``stack``."""
-    if folder is None:
-        return None
-    settings = config.checkpoint
+    prepared: Prepared, folder: OpenFolder | None, choice: Choice, stack: ExitStack
+) -> Writer:
+    """Return this rank's writer of checkpoints; what it has begun is ended with ``stack``.
+
+    Other ranks than 0 have a use for it only where the model is split over them.
+    """
+    settings = prepared.config.checkpoint
     ours = Writer(
-        folder.checkpoints,
+        RunFolder(prepared.folder).checkpoints,
         settings.keep,
         asynchronous=settings.asynchronous,
         broken=choice.skipped,
         check=partial(refuse_lost, folder),
     )
-    stack.callback(ours.close)  # before the listeners, and whatever the end
+    stack.callback(ours.leave)  # before the listeners, and whatever the end
     return ours

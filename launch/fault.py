@@ -85,7 +85,7 @@ def _strike(kind: str, training: Training, folder: RunFolder) -> None:
     elif kind == "truncate":
         path, _ = newest(folder.checkpoints)
         if path is not None:
-            os.truncate(path / "model.safetensors", 100)
+            os.truncate(min(path.glob("model*.safetensors")), 100)
     if kind in ("kill", "truncate"):
         os.kill(os.getpid(), signal.SIGKILL)
 

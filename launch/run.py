@@ -55,7 +55,7 @@ def run(
             stack.enter_context(rank_log(prepared.folder / "ranks", world))
             folder = opened.folder
             control.stop_file = folder.stop if folder else None
-            tell, saves = listen(config, folder, stack), writer(config, folder, choice, stack)
+            tell, saves = listen(config, folder, stack), writer(prepared, folder, choice, stack)
             around = Surroundings(world, tell, control, choice, saves)
             ending = _Run(prepared, around).train(stack)
             return 0 if ending.state == "completed" else stopped

@@ -25,8 +25,8 @@ CONTENTS = (
 class Checkpoints:
     """Saves every so many steps, epochs or minutes, at the best evaluation, and at the end.
 
-    writer: rank 0's; None on the others. capture: collective. goes_on: whether training goes on
-    where a checkpoint cannot be written, the last one excepted.
+    writer: of what this rank holds; None where rank 0 writes all. capture: collective. goes_on:
+    whether training goes on where a checkpoint cannot be written, the last one excepted.
     """
 
     world: World
@@ -76,12 +76,15 @@ class Checkpoints:
         """Write a checkpoint, or begin to. Collective."""
         if self.capture is None:
             return
-        if self.writer is not None:
+        if self.world.is_main:
             self.world.notes.announce("writes the checkpoint")
+        if self.writer is not None:
+            self.writer.begin(step)
         held, state = self.capture()
         if self.writer is not None:
             order = Order(step, epoch, held.model, held.optimizer, state, self._is_best)
             self.writer.write(order)
+        if self.world.is_main:
             self.world.notes.announce("")
         self._step, self._is_best, self._is_stale = step, False, False
         self.control.saved()

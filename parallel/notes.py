@@ -56,18 +56,31 @@ class Notes:
         """Return what a rank that seems to hang left; empty: none does."""
         return self._get(_HUNG, wait_s=0.1) or ""
 
+    def leave(self, key: str, text: str) -> None:
+        """Leave ``text`` for the one rank that will ``take`` it; ``key`` is used once."""
+        self._set(f"launch/{key}", text)
+
+    def take(self, key: str, wait_s: float) -> str | None:
+        """Return what another rank left, and clear it away; waits up to ``wait_s`` for it."""
+        text = self._get(f"launch/{key}", wait_s)
+        if text is not None and self.store is not None:
+            with suppress(RuntimeError, dist.DistError):
+                self.store.delete_key(f"launch/{key}")
+        return text
+
     def _set(self, key: str, text: str) -> None:
         if self.store is not None:
             with suppress(RuntimeError, dist.DistError):
                 self.store.set(key, text)
 
     def _get(self, key: str, wait_s: float) -> str | None:
-        deadline = time.monotonic() + wait_s
+        deadline, pause_s = time.monotonic() + wait_s, 0.001
         with suppress(RuntimeError, dist.DistError):
             while self.store is not None:
                 if self.store.check([key]):
                     return bytes(self.store.get(key)).decode()
                 if time.monotonic() >= deadline:
                     break
-                time.sleep(0.05)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 0.05)
         return None

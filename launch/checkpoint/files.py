@@ -2,6 +2,7 @@
 
 checkpoints/
   step-00000120/   model.safetensors optimizer.safetensors state.json MANIFEST.json
+                   (of a split model: model-00001-of-00002.safetensors, ..., and an index)
   last             -> step-00000120
   .*.part          being written; a killed run's is removed by the next write
   .*.old           the one that is just being replaced, as good as any
@@ -10,27 +11,24 @@ checkpoints/
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from launch.checkpoint import manifest
+from launch.checkpoint import index, manifest
+from launch.checkpoint.index import KINDS
 from launch.checkpoint.links import CheckpointError, ContentsError, link, remove
 from launch.checkpoint.plain import decode, encode
+from launch.checkpoint.reasons import reason, told, understood
 from launch.checkpoint.tensors import pack, to_cpu, unpack
 from launch.folder.disk import replace_text, sync
 
-KINDS = ("model", "optimizer")  # of tensors, a file each
 NOTES = ("aliases", "complex")  # keys of state.json: what the files do not say themselves
 
 
@@ -78,15 +76,40 @@ def write(folder: Path, contents: Contents) -> Path:
     What lay under the same step is replaced. Raises ``CheckpointError`` and leaves the earlier
     checkpoints and ``last`` as they were.
     """
-    path = folder / f"step-{contents.step:08d}"
-    part = folder / f".{path.name}.part"
-    with _told(path):
+    begin(folder, contents.step)
+    return complete(folder, contents.step, partial(_fill, contents))
+
+
+def place(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of ``step`` lies once it is whole."""
+    return folder / f"step-{step:08d}"
+
+
+def part_of(path: Path) -> Path:
+    """Return where a checkpoint lies while it is written."""
+    return path.with_name(f".{path.name}.part")
+
+
+def begin(folder: Path, step: int) -> None:
+    """Make the empty folder that ``complete`` fills. Raises ``CheckpointError``."""
+    path = place(folder, step)
+    with told(path):
         folder.mkdir(exist_ok=True)  # a run folder that is gone stays so
         remove(folder, manifest.PART)
+        part_of(path).mkdir()
+
+
+def complete(folder: Path, step: int, fill: Callable[[Path], manifest.Entries]) -> Path:
+    """Let ``fill`` put files where ``begin`` made room, and all of it in place; as ``write``.
+
+    fill: returns entries of the manifest that it knows already.
+    """
+    path = place(folder, step)
+    part = part_of(path)
+    with told(path):
         try:
-            part.mkdir()
-            _fill(part, contents)
-            replace_text(part / manifest.NAME, manifest.describe(part, contents.step))
+            known = fill(part)
+            replace_text(part / manifest.NAME, manifest.describe(part, step, known))
             _put(part, path)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -105,19 +128,18 @@ def read(
     wrong = manifest.fault(path) if verify else None
     if wrong:
         raise CheckpointError(f"checkpoint {path} cannot be used: {wrong}")
-    with _understood(path):
-        state = _state(path)
+    with understood(path):
+        state, listed = _state(path), manifest.listed(path)
         aliases, pairs = (state.pop(note) for note in NOTES)
         model, optimizer = (
-            unpack(load_file(path / f"{kind}.safetensors"), aliases[kind], pairs[kind])
-            for kind in KINDS
+            unpack(index.load(path, kind, listed), aliases[kind], pairs[kind]) for kind in KINDS
         )
     return model, optimizer, state
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """Return a checkpoint's state alone. Raises ``CheckpointError``."""
-    with _understood(path):
+    with understood(path):
         state = _state(path)
         return {key: value for key, value in state.items() if key not in NOTES}
 
@@ -147,7 +169,7 @@ def fault(path: Path) -> str | None:
         try:
             read(path, verify=False)  # looks at names, shapes and state; maps the rest
         except CheckpointError as error:
-            return f"cannot be read: {_reason(error.__cause__)}"
+            return f"cannot be read: {reason(error.__cause__)}"
     return wrong
 
 
@@ -170,12 +192,22 @@ def in_order(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _fill(part: Path, contents: Contents) -> None:
+def _fill(contents: Contents, part: Path) -> manifest.Entries:
     for kind in KINDS:
-        file = part / f"{kind}.safetensors"
-        save_file(dict(contents.tensors[kind]), file, metadata={"format": "pt"})  # others ask
-        sync(file)
-    text = json.dumps(contents.state, indent=1, sort_keys=True, allow_nan=False)
+        save(part / index.whole(kind), contents.tensors[kind])
+    save_state(part, contents.state)
+    return {}
+
+
+def save(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors, and wait until they are on the disk."""
+    save_file(dict(tensors), file, metadata={"format": "pt"})  # others ask
+    sync(file)
+
+
+def save_state(part: Path, state: Mapping[str, Any]) -> None:
+    """Write what JSON holds of a checkpoint."""
+    text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False)
     replace_text(part / "state.json", text + "\n")
 
 
@@ -187,36 +219,3 @@ def _put(part: Path, path: Path) -> None:
         path.rename(old)
     part.rename(path)
     sync(path.parent)
-
-
-@contextmanager
-def _understood(path: Path) -> Iterator[None]:
-    """Turn every way in which reading fails into a ``CheckpointError`` with the path."""
-    try:
-        yield
-    except Exception as error:  # files can be wrong in more ways than a list would have
-        raise CheckpointError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
-
-
-def _reason(error: BaseException | None) -> str:
-    """Return an error in words, with its class where the words alone say little."""
-    if isinstance(error, OSError | SafetensorError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turn every way in which writing fails into a ``CheckpointError`` with the path."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-    except (SafetensorError, TypeError, ValueError) as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors words it
-        why = os.strerror(int(number[1])) if number else str(error)
-    else:
-        return
-    raise CheckpointError(
-        f"cannot write checkpoint {path}: {why}; the checkpoints before it are untouched"
-    )

@@ -1,4 +1,4 @@
-"""The one who writes a run's checkpoints: at once, or meanwhile in a thread of its own."""
+"""Who writes a run's checkpoints: at once, or meanwhile in a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from launch.checkpoint.files import Contents, collect, write
 from launch.checkpoint.keep import retain
 from launch.checkpoint.links import CheckpointError, link
 from launch.checkpoint.tensors import to_cpu
+from launch.checkpoint.together import Together
+from parallel import World
 
+Move = Callable[[str, Tensor], Tensor]
 NICE = 10  # of 19: a tenth of the processor time where training wants it all
 
 
@@ -66,28 +69,44 @@ class Writer:
     ) -> None:
         self.folder, self.keep, self.broken = folder, keep, set(broken)
         self._check = check
+        self._together: Together | None = None
         self._thread = None
         if asynchronous:
             self._thread = ThreadPoolExecutor(1, "checkpoints", initializer=_stand_back)
         self._copies: dict[str, Tensor] = {}  # reused: fresh memory costs ten times the copy
-        self._under_way: Future[Written] | None = None
+        self._under_way: Future[Written | None] | None = None
         self._done: list[Written] = []
+
+    def split_over(self, world: World, timeout_s: float) -> None:
+        """From now on write with the other ranks' writers, each what its rank holds.
+
+        ``begin``, ``write``, ``wait`` and ``close`` are then collective, and rank 0's writer alone
+        has something to tell. timeout_s: how long it waits for another rank's part.
+        """
+        self._together = Together(world, timeout_s)
+
+    def begin(self, step: int) -> None:
+        """Get ready for an order; a collective must lie between this and ``write``.
+
+        What goes wrong is told of that order: all ranks have to come that far. Where one process
+        writes all, there is nothing to do.
+        """
+        if self._together is not None:
+            self.wait()
+            self._together.begin(self.folder, step, self._check)
 
     def write(self, order: Order) -> None:
         """Write ``order``, or begin to; ``finished`` tells how it went."""
-        self.wait()
-        self._check()
+        if self._together is None:
+            self.wait()
+            self._check()
         start = time.monotonic()
         if self._thread is None:
-            self._done.append(self._try(order, None, None, start, start))
+            self._add(self._try(order, self._collect(order, to_cpu), None, start, None))
             return
-        try:
-            contents = self._collect(order, self._copy)
-        except CheckpointError as error:
-            self._done.append(_failed(order, error, start))
-            return
+        contents = self._collect(order, self._copy)
         ready = None
-        if any(tensor.is_cuda for tensor in order.model.values()):
+        if any(tensor.is_cuda for tensor in (*order.model.values(), *order.optimizer.values())):
             ready = torch.cuda.Event()
             ready.record()
         copied = time.monotonic()
@@ -96,38 +115,68 @@ class Writer:
     def finished(self) -> list[Written]:
         """Return what has ended since the last call; waits for nothing."""
         if self._under_way is not None and self._under_way.done():
-            self._done.append(self._under_way.result())
-            self._under_way = None
+            self._join()
         done, self._done = self._done, []
         if any(written.error for written in done):
             self._check()  # which may know better why
         return done
 
     def wait(self) -> None:
-        """Wait until nothing is under way; on every way out, so that the last one is whole."""
-        if self._under_way is not None:
-            self._done.append(self._under_way.result())
-            self._under_way = None
+        """Wait until nothing is under way.
+
+        Rank 0 waits for the others' parts in a collective, which fails at once where one is gone.
+        """
+        world = self._together.world if self._together is not None and self._thread else None
+        if world is not None and world.is_main:
+            world.barrier()
+        self._join()
+        if world is not None and not world.is_main:
+            world.barrier()
 
     def close(self) -> None:
         """Wait, and end the thread: what is ordered later is written at once."""
         self.wait()
+        self._end()
+
+    def leave(self) -> None:
+        """Wait on every way out, so that the last one is whole if it can be. No collective."""
+        if self._together is not None:
+            self._together.leave()
+        self._join()
+        self._end()
+
+    def _join(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            self._add(under_way.result())
+
+    def _end(self) -> None:
         if self._thread is not None:
             self._thread.shutdown()
         self._thread, self._copies = None, {}
 
+    def _add(self, written: Written | None) -> None:
+        if written is not None:
+            self._done.append(written)
+
     def _try(
         self,
         order: Order,
-        contents: Contents | None,
+        contents: Contents | CheckpointError,
         ready: torch.cuda.Event | None,
         start: float,
-        copied: float,
-    ) -> Written:
+        copied: float | None,
+    ) -> Written | None:
+        """Return how it went; None where that is rank 0's to tell.
+
+        copied: in a thread, when training went on; else None.
+        """
         try:
             if ready is not None:
                 ready.synchronize()
-            path = write(self.folder, contents or self._collect(order, to_cpu))
+            path = self._put(order.step, contents, in_thread=copied is not None)
+            if path is None:
+                return None
             if order.best:
                 link(self.folder, "best", path)
             self.broken.discard(path)
@@ -138,12 +187,23 @@ class Writer:
             why = f"cannot write to {self.folder}: {error.strerror or error}"
             return _failed(order, CheckpointError(why), start)
         now = time.monotonic()
-        stalled = copied - start if contents else now - start
-        return Written(order.step, order.epoch, path, now - start, stalled)
+        return Written(order.step, order.epoch, path, now - start, (copied or now) - start)
+
+    def _put(
+        self, step: int, contents: Contents | CheckpointError, *, in_thread: bool
+    ) -> Path | None:
+        if self._together is not None:
+            return self._together.write(self.folder, step, contents, in_thread)
+        if isinstance(contents, CheckpointError):
+            raise contents
+        return write(self.folder, contents)
 
     @staticmethod
-    def _collect(order: Order, move: Any) -> Contents:
-        return collect(order.step, order.model, order.optimizer, order.state, move)
+    def _collect(order: Order, move: Move) -> Contents | CheckpointError:
+        try:
+            return collect(order.step, order.model, order.optimizer, order.state, move)
+        except CheckpointError as error:
+            return error
 
     def _copy(self, name: str, tensor: Tensor) -> Tensor:
         """Copy ``tensor`` into memory that training does not touch."""

@@ -3,6 +3,7 @@
 from launch.resume.choice import Choice, choose, is_complete, load, named
 from launch.resume.progress import Resumed, capture, restore
 from launch.resume.settings import Built
+from launch.resume.task_state import refuse_own_state
 
 __all__ = [
     "Built",
@@ -13,5 +14,6 @@ __all__ = [
     "is_complete",
     "load",
     "named",
+    "refuse_own_state",
     "restore",
 ]

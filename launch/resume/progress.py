@@ -39,7 +39,7 @@ class Resumed:
 
 
 def capture(run: Resumed) -> tuple[EngineState, dict[str, Any]]:
-    """Return all that must be known to go on: tensors, and plain values. Collective."""
+    """Return all that must be known to go on: tensors, and on rank 0 plain values. Collective."""
     training, config = run.training, run.config
     held = training.engine.state(compare=training.compare_replicas)
     generators = run.world.gather_objects(held_by(run.world.device))
@@ -67,7 +67,7 @@ def capture(run: Resumed) -> tuple[EngineState, dict[str, Any]]:
         "task_state": own,
     }
     held.optimizer |= tensors
-    return held, state
+    return held, state if run.world.is_main else {}
 
 
 def restore(run: Resumed, saved: Saved) -> list[str]:

@@ -9,9 +9,21 @@ from torch import Tensor
 
 from launch.failures import TrainingError
 from launch.task import Task
+from parallel import UsageError
 
 PREFIX = "task/"  # before the names of a task's tensors, which lie with the optimizers'
 TENSOR = "$tensor"  # in the place of one: {"$tensor": its name}
+
+
+def refuse_own_state(task: Task, is_split: bool) -> None:
+    """Raise ``UsageError`` where rank 0 cannot save for all ranks what the task keeps."""
+    if is_split and type(task).state_dict is not Task.state_dict:
+        name = type(task).__name__
+        raise UsageError(
+            f"{name}.state_dict() is saved as rank 0 holds it, and this strategy gives each "
+            "process another part of the model; keep that state in buffers of the model and "
+            f"remove {name}.state_dict(), or train with strategy.name=ddp"
+        )
 
 
 def taken(task: Task) -> tuple[Any, dict[str, Tensor]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from history import faults, history
 
-TENSORS = ("model.safetensors", "optimizer.safetensors")
 OF_TIME = ("trained_s",)  # the keys of state.json that may differ
 
 
@@ -48,10 +47,11 @@ def broken_checkpoints(folder: Path) -> list[str]:
 def compare(broken: Path, whole: Path) -> list[str]:
     """Return what differs between two completed runs: bytes, state, or samples."""
     last = [folder / "runs/soak/checkpoints/last" for folder in (broken, whole)]
+    mine, theirs = ({p.name: p.read_bytes() for p in f.glob("*.safetensors")} for f in last)
     found = [
         f"{name} has other bytes than the unbroken run's"
-        for name in TENSORS
-        if (last[0] / name).read_bytes() != (last[1] / name).read_bytes()
+        for name in sorted(mine.keys() | theirs.keys())
+        if mine.get(name) != theirs.get(name)
     ]
     states = [json.loads((path / "state.json").read_text()) for path in last]
     found += [
@@ -59,11 +59,11 @@ def compare(broken: Path, whole: Path) -> list[str]:
         for key in sorted((states[0].keys() | states[1].keys()) - set(OF_TIME))
         if states[0].get(key) != states[1].get(key)
     ]
-    mine, theirs = history(broken), history(whole)
-    found += faults(mine) + [f"the unbroken run: {why}" for why in faults(theirs)]
-    if mine.keys() != theirs.keys():
-        found.append(f"{len(mine)} steps, the unbroken run has {len(theirs)}")
-    other = [k for k in mine.keys() & theirs.keys() if mine[k].ranks != theirs[k].ranks]
+    steps, others = history(broken), history(whole)
+    found += faults(steps) + [f"the unbroken run: {why}" for why in faults(others)]
+    if steps.keys() != others.keys():
+        found.append(f"{len(steps)} steps, the unbroken run has {len(others)}")
+    other = [k for k in steps.keys() & others.keys() if steps[k].ranks != others[k].ranks]
     if other:
         found.append(f"steps {sorted(other)[:10]} have other samples than in the unbroken run")
     return found

@@ -1,4 +1,4 @@
-"""A model that is really split over ranks, and tasks for it."""
+"""A model that is really split over ranks, a task for it, and checkpoints in parts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from launch.checkpoint import collect
+from launch.checkpoint.files import begin, complete
+from launch.checkpoint.shards import unite, write_shard
 from launch.task import Task
 from parallel import Strategy
 from parallel.single import Whole
@@ -70,6 +73,14 @@ class Part(Whole):
         if self.strategy.mistake == "odd" and rank:
             held.model["odd"] = torch.eye(2).to_sparse()
         return held
+
+
+def save_parts(folder, step, parts, state=None):
+    """Write a checkpoint of which each rank holds one of ``parts``: (model, optimizer)."""
+    contents = [collect(step, model, optimizer, state or {}) for model, optimizer in parts]
+    begin(folder, step)
+    shards = [write_shard(folder, rank, each) for rank, each in enumerate(contents)]
+    return complete(folder, step, lambda part: unite(part, shards, contents[0]))
 
 
 @dataclass

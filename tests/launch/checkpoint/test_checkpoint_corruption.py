@@ -1,5 +1,5 @@
-"""Two hundred ways to spoil the newest checkpoint of a real run: it is seen, and the last good one
-is taken.
+"""Two hundred ways to spoil the newest checkpoint of a real run, in one part or in three: it is
+seen, and the last good one is taken.
 """
 
 from __future__ import annotations
@@ -17,30 +17,42 @@ from launch.checkpoint import CheckpointError, manifest, newest, read
 from launch.config import load
 from launch.run import run
 from parallel import Place
-
-FILES = (*manifest.FILES, manifest.NAME)
-TENSORS = manifest.FILES[:2]
+from tests.split import save_parts
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> Path:
-    """The checkpoints of a run of the digits: steps 1, 2 and 3."""
+def trained(tmp_path_factory) -> dict[str, Path]:
+    """The checkpoints of a run of the digits: steps 1, 2 and 3, as one process and three do it."""
     runs = tmp_path_factory.mktemp("runs")
     words = ["task.width=2", "train.max_steps=3", "checkpoint.every_steps=1", "checkpoint.keep=3"]
     words += ["log.progress=none", "task.held_out=1400", f"runs={runs}"]
     with torch.random.fork_rng():
         assert run(load([], words), Place()) == 0
-    return runs / "digits/checkpoints"
+    whole, split = runs / "digits/checkpoints", runs / "split"
+    for number in (1, 2, 3):
+        *tensors, state = read(whole / step(number))
+        parts = [[dict(list(kind.items())[rank::3]) for kind in tensors] for rank in range(3)]
+        save_parts(split, number, parts, state)
+    return {"whole": whole, "split": split}
 
 
 @pytest.fixture
-def folder(trained, tmp_path):
+def form():
+    return "whole"
+
+
+@pytest.fixture
+def folder(trained, form, tmp_path):
     """The same, to be spoilt."""
-    return Path(shutil.copytree(trained, tmp_path / "checkpoints", symlinks=True))
+    return Path(shutil.copytree(trained[form], tmp_path / "checkpoints", symlinks=True))
 
 
 def step(number: int) -> str:
     return f"step-{number:08d}"
+
+
+def files(path: Path, ending: str = "") -> list[str]:
+    return sorted(file.name for file in path.iterdir() if file.name.endswith(ending))
 
 
 def seal(path: Path) -> None:
@@ -49,25 +61,25 @@ def seal(path: Path) -> None:
 
 
 def truncated(path, draw):
-    file = path / draw.choice(FILES)
+    file = path / draw.choice(files(path))
     os.truncate(file, draw.randrange(file.stat().st_size))
 
 
 def flipped(path, draw):
-    file = path / draw.choice(FILES)
+    file = path / draw.choice(files(path))
     data = bytearray(file.read_bytes())
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     file.write_bytes(data)
 
 
 def longer(path, draw):
-    with (path / draw.choice(FILES)).open("ab") as file:
+    with (path / draw.choice(files(path))).open("ab") as file:
         file.write(draw.randbytes(draw.randrange(1, 5000)))
 
 
 def zeroed(path, draw):
     """As after a crash of a machine that had not written all of its memory."""
-    file = path / draw.choice(FILES)
+    file = path / draw.choice(files(path))
     size = file.stat().st_size
     at = draw.randrange(size)
     length = min(size - at, 4096)
@@ -78,24 +90,26 @@ def zeroed(path, draw):
 
 
 def missing(path, draw):
-    (path / draw.choice(FILES)).unlink()
+    (path / draw.choice(files(path))).unlink()
 
 
 def emptied(path, draw):
-    for file in draw.sample(FILES, k=len(FILES)):
-        (path / file).unlink()
+    for name in files(path):
+        (path / name).unlink()
 
 
 def swapped(path, draw):
-    one, two = (path / name for name in draw.sample(FILES, k=2))
+    one, two = (path / name for name in draw.sample(files(path), k=2))
     held = one.read_bytes()
     one.write_bytes(two.read_bytes())
     two.write_bytes(held)
 
 
 def of_another_step(path, draw):
-    name = draw.choice(FILES)
-    shutil.copy(path.with_name(step(2)) / name, path / name)
+    other = path.with_name(step(2))
+    unlike = [n for n in files(path) if (other / n).read_bytes() != (path / n).read_bytes()]
+    name = draw.choice(unlike)  # an index is the same in all
+    shutil.copy(other / name, path / name)
 
 
 def all_of_another_step(path, draw):
@@ -109,7 +123,7 @@ def a_file_in_its_place(path, draw):
 
 
 def a_link_to_itself(path, draw):
-    file = path / draw.choice(FILES)
+    file = path / draw.choice(files(path))
     file.unlink()
     file.symlink_to(file.name)
 
@@ -120,7 +134,7 @@ def the_folder_a_link_to_itself(path, draw):
 
 
 def a_folder_in_a_files_place(path, draw):
-    file = path / draw.choice(FILES)
+    file = path / draw.choice(files(path))
     file.unlink()
     file.mkdir()
 
@@ -156,7 +170,7 @@ def deep(path, draw):
 
 
 def a_header_of_a_wrong_length(path, draw):
-    file = path / draw.choice(TENSORS)
+    file = path / draw.choice(files(path, ".safetensors"))
     data = file.read_bytes()
     length = draw.choice((2**63, 2**64 - 1, 10**9, 0, 1, len(data)))
     file.write_bytes(length.to_bytes(8, "little") + data[8:])
@@ -164,7 +178,7 @@ def a_header_of_a_wrong_length(path, draw):
 
 
 def a_header_that_says_something_else(path, draw):
-    file = path / draw.choice(TENSORS)
+    file = path / draw.choice(files(path, ".safetensors"))
     entry = {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}
     header = draw.choice((b"{}", b"[" * 9000, b"\xff" * 64, json.dumps({"a": entry}).encode()))
     file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 8)
@@ -176,10 +190,44 @@ def a_manifest_of_another_kind(path, draw):
     whole = json.loads(text)
     kinds = [[], None, 1, {}, {**whole, "files": []}, {**whole, "files": {}}, {**whole, "step": 2}]
     kinds += [{**whole, "format": draw.choice((2, "1", None, [], 10**300))}]
-    kinds += [{**whole, "files": dict.fromkeys(manifest.FILES)}]
+    kinds += [{**whole, "files": dict.fromkeys(whole["files"])}]
     (path / manifest.NAME).write_text(json.dumps(draw.choice(kinds)))
 
 
+def an_index_of_another_kind(path, draw):
+    file = path / draw.choice(files(path, ".index.json"))
+    whole = json.loads(file.read_text())
+    places = whole["weight_map"]
+    name = draw.choice(sorted(places))
+    less = {other: place for other, place in places.items() if other != name}
+    kinds = [[], None, {}, {"weight_map": []}, {"weight_map": less}]
+    kinds += [{"weight_map": {**places, "more": places[name]}}]
+    kinds += [{"weight_map": {**less, name: f"../{places[name]}"}}]
+    kinds += [{"weight_map": {**less, name: next(p for p in places.values() if p != places[name])}}]
+    file.write_text(json.dumps(draw.choice(kinds)))
+    seal(path)
+
+
+def a_shard_that_nobody_lists(path, draw):
+    (path / draw.choice(files(path, ".safetensors"))).unlink()
+    seal(path)
+
+
+def an_index_that_nobody_lists(path, draw):
+    (path / draw.choice(files(path, ".index.json"))).unlink()
+    seal(path)
+
+
+def shards_of_another_count(path, draw):
+    file = path / draw.choice(files(path, "-of-00003.safetensors"))
+    file.rename(file.with_name(file.name.replace("of-00003", f"of-{draw.choice((2, 4)):05d}")))
+    seal(path)
+
+
+SPLIT_WAYS = (
+    *(an_index_of_another_kind,) * 3, a_shard_that_nobody_lists, an_index_that_nobody_lists,
+    shards_of_another_count,
+)  # fmt: skip
 WAYS = (
     *(truncated,) * 2, *(flipped,) * 3, longer, zeroed, missing, emptied, swapped, of_another_step,
     all_of_another_step, a_file_in_its_place, a_link_to_itself, the_folder_a_link_to_itself,
@@ -188,12 +236,18 @@ WAYS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", dict.fromkeys(WAYS), ids=lambda way: way.__name__)
-def test_D14_spoilt_in_any_way_the_newest_is_seen_and_the_one_before_it_taken(folder, way):
+@pytest.mark.parametrize(
+    ("form", "way"),
+    [("whole", way) for way in dict.fromkeys(WAYS)]
+    + [("split", way) for way in dict.fromkeys((*WAYS, *SPLIT_WAYS))],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_D14_spoilt_in_any_way_the_newest_is_seen_and_the_one_before_it_taken(folder, form, way):
     draw, path = random.Random(way.__name__), folder / step(3)
     kept = folder.parent / "kept"
     shutil.copytree(path, kept)
-    times = -(-200 * WAYS.count(way) // len(WAYS))
+    ways = WAYS if form == "whole" else (*WAYS, *SPLIT_WAYS)
+    times = -(-200 * ways.count(way) // len(ways))
     for _ in range(times):
         way(path, draw)
         found, skipped = newest(folder)

@@ -185,6 +185,15 @@ def test_killed_between_the_shards_the_one_before_it_is_whole(
     assert again == straight
 
 
+def test_a_truncated_shard_is_named_and_the_one_before_it_taken(train, left, words):
+    words = (*words, SPLIT, "checkpoint.every_steps=2", "train.max_steps=9", "name=again")
+    words = (*words, "fault.kind=truncate", "fault.step=7")
+    assert train(*words, processes=2, timeout_s=30).codes[0] == -9
+    ended = go(train, *words, processes=2)
+    assert "step-00000006: model-00001-of-00002.safetensors has 100 bytes" in ended.output
+    assert left("again").lines("start")[-1]["step"] == 4
+
+
 def failures(output):
     return [line for line in output.splitlines() if "cannot write checkpoint" in line]
 
@@ -226,6 +235,21 @@ def test_D23_told_to_go_on_without_a_shard_it_says_so_and_saves_the_next(
     assert all(line.endswith("training goes on without it") for line in told)
     assert left("again").steps() == [8, 9]
     assert hidden(left("again").folder / "checkpoints") == []
+
+
+@BOTH
+@pytest.mark.parametrize("last", [8, pytest.param(9, marks=slow)])
+def test_D23_told_to_go_on_it_fails_where_the_last_shard_cannot_be_written(
+    train, left, full, asynchronous, last
+):
+    words = (*full, f"checkpoint.asynchronous={asynchronous}", "checkpoint.on_error=go_on")
+    ended = train(*words, f"train.max_steps={last}", processes=2, timeout_s=40)
+    assert ended.codes == [1, 1], ended.output
+    *told, end = failures(ended.output)
+    assert len(told) == 2
+    assert f"step-0000000{last}: rank 1: File too large" in end
+    assert end.startswith(f"the run failed after step {last}: ")
+    assert left("again").steps() == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -279,3 +303,13 @@ def test_a_task_that_keeps_state_of_its_own_is_refused_before_the_first_step(tra
     assert line.startswith("Noisy.state_dict() is saved as rank 0 holds it, and this strategy")
     assert line.endswith("or train with strategy.name=ddp")
     assert left("a").lines("step") == []
+
+
+@BOTH
+@pytest.mark.parametrize("gone_at", [3, 6], ids=["at a save", "at the last"])
+def test_a_run_folder_that_is_gone_ends_all_ranks_with_that(train, noisy, asynchronous, gone_at):
+    words = ("task._target_=tests.tasks.Gone", f"task.gone_at={gone_at}", "name=a", *noisy[1:])
+    words = (*words, SPLIT, f"checkpoint.asynchronous={asynchronous}", "checkpoint.every_steps=4")
+    ended = train(*words, "train.max_steps=6", processes=2, timeout_s=30)
+    assert ended.codes == [1, 1], ended.output
+    assert "the run folder runs/a was removed, or moved away, while" in ended.output

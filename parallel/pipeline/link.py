@@ -39,20 +39,21 @@ class Sender:
 
     def __init__(self, lines: Lines, peer: int, ahead: int) -> None:
         self.lines, self.peer, self.ahead = lines, peer, ahead
-        self._form: Any = None
+        self._text = ""  # of the last form: in Python 1, 1.0 and True are equal
         self._under_way: deque[list[tuple[dist.Work, Tensor]]] = deque()
         self._now: list[tuple[dist.Work, Tensor]] = []
 
     def send(self, value: Any) -> None:
         """Start sending ``value``; its tensors must not be written to any more."""
         tensors, form = flatten(value)
-        if form == self._form:
+        text = json.dumps(form)
+        if text == self._text:
             self._header(AS_BEFORE, 0)
         else:
-            text = torch.frombuffer(bytearray(json.dumps(form).encode()), dtype=torch.uint8)
-            self._header(DESCRIBED, len(text))
-            self._start(self.lines.headers, text, FORM)
-            self._form = form
+            self._text = text
+            described = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+            self._header(DESCRIBED, len(described))
+            self._start(self.lines.headers, described, FORM)
         for tensor in tensors:
             if tensor.numel():
                 plain = tensor.detach().resolve_conj().resolve_neg().contiguous()

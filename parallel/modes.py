@@ -39,10 +39,12 @@ def keeping_buffers(module: nn.Module) -> Iterator[None]:
         for part in module.modules()
         for name, buffer in part.named_buffers(recurse=False)
     ]
-    yield
-    with torch.no_grad():
-        for part, name, buffer, value in kept:
-            setattr(part, name, buffer.copy_(value))
+    try:
+        yield
+    finally:  # what is computed again for backward is left by an exception, once enough is there
+        with torch.no_grad():
+            for part, name, buffer, value in kept:
+                setattr(part, name, buffer.copy_(value))
 
 
 @contextmanager

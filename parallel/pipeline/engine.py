@@ -107,12 +107,11 @@ class Pipelined(Engine):
         for parameter in self._parameters:
             parameter.grad = None
         has_samples = any(share.counts)  # a borrowed share is left alone: it adds nothing
-        outcomes: list[Outcome] = []
-        if has_samples:
-            outcomes = self.passage.train(share, self._ops(len(share.batches)))
-            if not self.passage.given:
-                self._count_nothing()
-        self.reduction.add_up(self._name, has_samples=has_samples)
+        ops = self._ops(len(share.batches)) if has_samples else []
+        outcomes = self.passage.train(share, ops)
+        if not self.passage.counted:
+            self._count_nothing()
+        self.reduction.add_up(self._name)
         self.phases.end("communication")
         norm, skipped = self.update.apply(self.agree)
         self.phases.end("optimizer")
@@ -149,7 +148,7 @@ class Pipelined(Engine):
             weighs, weighs_not = row[2:].tolist()
             if weighs and weighs_not:
                 raise UsageError(MIXED_WEIGHTS)
-            self._weighs = bool(weighs)
+            self._weighs = passage.weighs = bool(weighs)
         whole = row[0].sqrt() if isinstance(norm, Tensor) else math.sqrt(row[0].item())
         return whole, torch.where(row[1] > 0, 1 / row[1], 0.0) if self._weighs else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,15 +35,14 @@ class Passage:
     scale: Callable[[Tensor], Tensor]
     weighs: bool | None = None  # whether the task does; known on the last stage
     weights: list[float] = field(default_factory=list)  # of this step's microbatches
-    given: int = 0  # microbatches of this step that had gradients to give
-    _share: Share | None = None
+    counted: int = 0  # microbatches of this step that had weight, as far as this stage is told
     _held: dict[int, Held] = field(default_factory=dict)
     _said: dict[int, tuple[Tensor, float]] = field(default_factory=dict)  # loss, and its weight
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def train(self, share: Share, ops: Iterable[Op]) -> list[Outcome]:
         """Add the gradients of ``share``'s microbatches; on the last stage, return their losses."""
-        self._share, self.weights, self.given = share, [], 0
+        self.weights, self.counted = [], 0
         self._held, self._said, self._outcomes = {}, {}, {}
         for kind, microbatch in ops:
             if kind == "F":
@@ -115,29 +114,32 @@ class Passage:
         loss, scale = self._said.pop(microbatch)
         held = self._held.pop(microbatch)
         if scale:  # of a microbatch without weight nothing is computed: it may be NaN
-            self.given += 1
             self.scale(loss).backward(torch.full((), scale, dtype=loss.dtype, device=loss.device))
         self.phases.end("backward")
-        self._hand_back(held)
+        self._hand_back(held, counts=scale > 0)
 
     def _backward(self, microbatch: int) -> None:
         held = self._held.pop(microbatch)
         source = self.links.gradients
+        gradients: Sequence[Tensor | None] | None = []
         if held.outputs and source is not None:
             gradients = source.value()
             self.phases.end("communication")
             if gradients is not None:
-                self.given += 1
                 self.stage.backward(held, gradients)
         self.phases.end("backward")
-        self._hand_back(held)
+        self._hand_back(held, counts=gradients is not None)
 
-    def _hand_back(self, held: Held) -> None:
-        """Send the stage before the gradients of what it sent; nothing where there are none."""
+    def _hand_back(self, held: Held, *, counts: bool) -> None:
+        """Send the stage before the gradients of what it sent.
+
+        counts: False if the microbatch has no weight, which is told by sending nothing.
+        """
+        self.counted += counts
         back = self.links.back
         if back is None or not held.wants:
             return
-        if held.caught:
-            back.send(held.caught)
+        if counts:
+            back.send(held.caught or [None] * held.wants)
         else:
             back.send_nothing()

@@ -30,11 +30,11 @@ class Reduction:
         self.peers = peers
         self.own = [p for p in parameters if p.requires_grad and p not in tied]
 
-    def add_up(self, names: Callable[[nn.Parameter], str], *, has_samples: bool) -> None:
+    def add_up(self, names: Callable[[nn.Parameter], str]) -> None:
         """Replace gradients by their sums; collective over those that hold the same parameters.
 
-        has_samples: False where this replica has none, so that it adds nothing. Raises
-        ``UsageError`` where one of several replicas has no gradient to add: ``names`` names it.
+        Raises ``UsageError`` where one of several replicas has no gradient to add; ``names``: of a
+        parameter.
         """
         waits = []
         for parameter, world in self.owners:
@@ -42,7 +42,7 @@ class Reduction:
                 waits += _start([parameter], world)
         if self.peers.size > 1:
             absent = [names(p) for p in self.own if p.grad is None]
-            if has_samples and absent:
+            if absent:
                 raise UsageError(
                     f"these parameters took no part in the loss: {', '.join(absent[:8])}; freeze "
                     "or remove them, or train one replica alone: as many processes as stages"

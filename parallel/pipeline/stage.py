@@ -44,7 +44,7 @@ class Held:
 
     outputs: list[GradientEdge] = field(default_factory=list)
     caught: list[Tensor | None] = field(default_factory=list)
-    wants: bool = False  # whether the stage before waits for gradients
+    wants: int = 0  # tensors whose gradients the stage before waits for
 
 
 class Stage(nn.Module):
@@ -71,7 +71,7 @@ class Stage(nn.Module):
         """Return a received value whose gradients ``held`` will catch."""
         form, tensors = received
         needs = [requires for _, _, requires in described(form)]
-        held.wants = any(needs)
+        held.wants = sum(needs)
         if held.wants:
             inner = [tensor for tensor, needed in zip(tensors, needs, strict=True) if needed]
             root = torch.zeros((), requires_grad=True)

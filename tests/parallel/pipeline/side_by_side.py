@@ -66,9 +66,7 @@ class Case:
     def engine(self, strategy: Any, world: World, seed: int = 0) -> Any:
         """Return a fresh model at work."""
         torch.manual_seed(seed)
-        return strategy.engine(
-            self.model(), self.optimizers, self.objective, self.settings, world
-        )
+        return strategy.engine(self.model(), self.optimizers, self.objective, self.settings, world)
 
     def batch(self, indices: Tensor) -> Any:
         """Return the samples of these numbers."""
@@ -150,5 +148,3 @@ class Pair:
         )
         found = [(own, other) for (name, own), (other_name, other) in pairs if name == other_name]
         return [(own, other) for own, other in found if not own.is_meta]
-
-

@@ -56,9 +56,7 @@ def torchs_agrees(world):
         input_args=between if world.rank else X[:2],
         output_args=torch.zeros(2, 1).double().requires_grad_() if world.rank else between,
     )
-    schedule = Schedule1F1B(
-        stage, 4, lambda y, t: (y - t).square().mean() / 4, scale_grads=False
-    )
+    schedule = Schedule1F1B(stage, 4, lambda y, t: (y - t).square().mean() / 4, scale_grads=False)
     if world.rank:
         schedule.step(target=Y[:8])
     else:

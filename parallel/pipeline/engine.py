@@ -73,7 +73,7 @@ class Pipelined(Engine):
         ahead = 1 + in_flight(course.schedule, mesh.stages, mesh.stage, course.microbatches)
         self.passage = Passage(
             mesh,
-            Stage(own, course.checkpoint_every),
+            Stage(own, course.checkpoint_every, self._called(own[-1])),
             connect(mesh, ahead),
             work.objective,
             self.phases,
@@ -89,6 +89,10 @@ class Pipelined(Engine):
         self._parameters = [p for p in parameters if p.requires_grad]
         self._start = Start(self.module)
         self._weighs: bool | None = None  # whether the task does: the first step tells all ranks
+
+    def _called(self, layer: nn.Module) -> str:
+        name = next(name for name, module in self.module.named_modules() if module is layer)
+        return f"layer {name!r}, a {type(layer).__name__},"
 
     def _meet_owners(self) -> list[tuple[nn.Parameter, World]]:
         """Return this stage's tied parameters, each with those that hold it. Collective."""

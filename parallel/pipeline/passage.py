@@ -15,7 +15,7 @@ from parallel.phases import Phases
 from parallel.pipeline.link import Links
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.schedule import Op
-from parallel.pipeline.stage import Held, Stage, edges
+from parallel.pipeline.stage import Held, Stage
 from parallel.single import MIXED_WEIGHTS, check_loss
 from parallel.strategy import Batch, Objective, Outcome, Share
 
@@ -84,7 +84,7 @@ class Passage:
         with self.autocast():
             value = self.stage(self._take(batch, held))
             if self.links.outputs is not None:
-                held.outputs = edges(value)
+                held.outputs = self.stage.edges(value)
                 self.links.outputs.send(value)
             else:
                 self._judge(value, batch, microbatch, share)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from parallel.errors import UsageError
@@ -51,10 +52,14 @@ class Stage(nn.Module):
     """Layers in order; of each microbatch only its graph is kept, not what was sent on.
 
     checkpoint_every: so many layers are computed again in backward, instead of kept; 0: none.
+    giver: the last layer, in words.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], checkpoint_every: int) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], checkpoint_every: int, giver: str = "a layer"
+    ) -> None:
         super().__init__()
+        self.giver = giver
         self.layers = nn.ModuleList(layers)
         self.every = checkpoint_every
 
@@ -80,6 +85,11 @@ class Stage(nn.Module):
             tensors = [next(entered) if needed else tensor for tensor, needed in pairs]
         return unflatten(form, tensors)
 
+    def edges(self, outputs: Any) -> list[GradientEdge]:
+        """Return where the gradients of the tensors in ``outputs`` enter their graph."""
+        tensors, _ = flatten(outputs, self.giver)
+        return [get_gradient_edge(tensor) for tensor in tensors if tensor.requires_grad]
+
     def backward(self, held: Held, gradients: Sequence[Tensor | None]) -> None:
         """Add this stage's gradients, from those of its outputs that required one."""
         pairs = zip(held.outputs, gradients, strict=True)
@@ -90,11 +100,6 @@ class Stage(nn.Module):
 
 def _arrive(caught: list[Tensor | None], root: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     return Arrival.apply(caught, root, *tensors)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def edges(value: Any) -> list[GradientEdge]:
-    """Return where the gradients of the tensors in ``value`` enter its graph."""
-    return [get_gradient_edge(tensor) for tensor in flatten(value)[0] if tensor.requires_grad]
 
 
 def _run(layers: Sequence[nn.Module] | nn.ModuleList, value: Any) -> Any:
@@ -111,11 +116,10 @@ def _again(group: list[nn.Module], value: Any) -> Any:
 
     def run(given: Any) -> Any:
         if getattr(group[0], "inplace", False):  # what backward computes from must stay as it is
-            tensors, form = flatten(given)
-            given = unflatten(form, [tensor.clone() for tensor in tensors])
+            given = tree_map_only(Tensor, Tensor.clone, given)
         return _run(group, given)
 
-    tensors, _ = flatten(value)
+    tensors = [each for each in tree_leaves(value) if isinstance(each, Tensor)]
     before = [tensor._version for tensor in tensors]
     result = checkpoint(run, value, use_reentrant=False, context_fn=contexts)
     if [tensor._version for tensor in tensors] != before:

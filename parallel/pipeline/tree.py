@@ -13,21 +13,30 @@ from parallel.errors import UsageError
 PLAIN = (type(None), bool, int, float, str)
 
 
-def flatten(value: Any) -> tuple[list[Tensor], Any]:
+def flatten(value: Any, giver: str = "a layer") -> tuple[list[Tensor], Any]:
     """Return the tensors of ``value``, and its form as JSON can hold it.
 
     The form of a tensor is {"tensor": [dtype, shape, requires_grad]}, of a tuple {"tuple": [...]},
     of a dict {"dict": [[key, form], ...]}; lists, None, numbers and text stand for themselves.
-    Raises ``UsageError`` for what is none of these.
+    Raises ``UsageError`` for what is none of these: what ``giver`` returned.
     """
     tensors: list[Tensor] = []
-    return tensors, _form(value, tensors)
+    try:
+        return tensors, _form(value, tensors)
+    except _UnknownError as error:
+        raise UsageError(f"{giver} returned {error}") from None
+
+
+class _UnknownError(Exception):
+    """What cannot cross, and what could."""
 
 
 def _form(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
-            raise UsageError("a sparse tensor cannot go from one stage to the next; make it dense")
+            raise _UnknownError(
+                "a sparse tensor, which cannot go from one stage to the next; make it dense"
+            )
         tensors.append(value)
         return {"tensor": [str(value.dtype)[6:], list(value.shape), value.requires_grad]}
     if type(value) is tuple:
@@ -38,8 +47,8 @@ def _form(value: Any, tensors: list[Tensor]) -> Any:
         return {"dict": [[key, _form(each, tensors)] for key, each in value.items()]}
     if type(value) in PLAIN:
         return value
-    raise UsageError(
-        f"a layer returned a {type(value).__name__}, which cannot go from one stage to the next; "
+    raise _UnknownError(
+        f"a {type(value).__name__}, which cannot go from one stage to the next; "
         "wanted tensors, None, numbers or text, in tuples, lists and dicts"
     )
 

@@ -175,7 +175,7 @@ def changes_its_input(world):
     pair = Pair(world, case, pipeline(2, [1]))
     assert pair.step(range(7), parts=4).apart() == 0
     refused = Pair(world, case, pipeline(2, [1], checkpoint_every=1))
-    words = "an? Adding changes what it is given in place" if world.rank else "closed|reset"
+    words = "an? Adding changes what it is given in place" if world.rank else r"closed|reset"
     with pytest.raises(Exception, match=words):
         refused.train(range(7))
 

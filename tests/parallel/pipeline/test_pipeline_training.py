@@ -9,7 +9,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW
 from torch.optim.lr_scheduler import StepLR
 
 from parallel import Outcome, Settings, UsageError
-from tests.parallel.pipeline.side_by_side import CUTS, Case, Pair, X, Y, chain, pipeline
+from tests.parallel.pipeline.side_by_side import Case, Pair, chain, pipeline
 
 LAYOUTS = pytest.mark.parametrize(
     ("ranks", "stages"), [(2, 2), (3, 3), (4, 2)], ids=["2", "3", "2x2"]
@@ -242,7 +242,7 @@ def test_a_scheduler_moves_the_groups_of_all_stages(in_ranks):
 def refused_unused(world, model, name):
     pair = Pair(world, Case(model), pipeline(2))
     if world.rank % 2:
-        with pytest.raises(RuntimeError, match="closed|reset"):
+        with pytest.raises(RuntimeError, match=r"closed|reset"):
             pair.train(range(7))
         return
     with pytest.raises(UsageError, match=rf"took no part in the loss: {name}"):

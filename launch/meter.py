@@ -58,7 +58,7 @@ class Meter:
     skipped: Tensor | int = 0  # of the whole run
     in_a_row: Tensor | int = 0
     grad_norm: Tensor | float = 0.0
-    _untold: int = 0  # steps since the last ``forget``
+    has_news: bool = False  # whether there was a step since the last ``forget``; alike on all ranks
     _since: float = 0.0
     _names: list[str] | None = None
 
@@ -72,8 +72,8 @@ class Meter:
 
     def add(self, result: StepResult, total: int) -> None:
         """Take in one step of a global batch of ``total`` samples."""
-        self._untold += 1
         self.outcomes += result.outcomes
+        self.has_news = True
         self.grad_norm = result.grad_norm
         self._count_skipped(result.skipped)
         if self.warm:
@@ -100,11 +100,6 @@ class Meter:
             before = self.totals.get(name, (0.0, 0.0))
             self.totals[name] = (before[0] + float(value), before[1] + float(weight))
         self.outcomes = []
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there was a step since the last ``forget``; alike on all ranks."""
-        return self._untold > 0
 
     def meet_later(self, **also: float) -> Callable[[], Meeting]:
         """Start telling every rank's numbers since the last ``forget``, and ``also``. Collective.
@@ -141,7 +136,8 @@ class Meter:
 
     def forget(self) -> None:
         """Start the next log interval."""
-        self.totals, self._untold = {}, 0
+        self.totals = {}
+        self.has_news = False
         self.samples = self.steps = 0
         self.seconds = 0.0
         self.phases.forget()

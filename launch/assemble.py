@@ -89,6 +89,9 @@ def _training(feed: Feed, around: Surroundings, engine: Engine, schedule: Schedu
     prepared, world, tell, control = feed.prepared, around.world, around.tell, around.control
     config = prepared.config
     train, evaluate, early = config.train, config.evaluate, config.early_stop
+    splits = feed.splits()
+    if splits:
+        engine.check_evaluation()
     return Training(
         engine=engine,
         shares=feed.shares(),
@@ -96,7 +99,7 @@ def _training(feed: Feed, around: Surroundings, engine: Engine, schedule: Schedu
         evaluator=Evaluator(
             engine,
             world,
-            feed.splits(),
+            splits,
             tell,
             control,
             evaluate.every_epochs,

@@ -138,6 +138,9 @@ class Engine(ABC):
         No gradient is kept; the module is afterwards in the mode it was in.
         """
 
+    def check_evaluation(self) -> None:  # noqa: B027 - a whole model can be judged
+        """Raise ``UsageError`` where ``evaluate`` would, before anything is trained."""
+
     def check_agreement(self, buffers: bool = False) -> None:  # noqa: B027 - one replica agrees
         """Raise ``DisagreementError`` where replicas' parameters differ, be it in one bit.
 

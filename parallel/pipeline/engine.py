@@ -156,10 +156,14 @@ class Pipelined(Engine):
         whole = row[0].sqrt() if isinstance(norm, Tensor) else math.sqrt(row[0].item())
         return whole, torch.where(row[1] > 0, 1 / row[1], 0.0) if self._weighs else None
 
-    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
-        """Return what the last stage says of each batch; nothing on the others."""
+    def check_evaluation(self) -> None:
+        """Refuse a task that judges the whole model alone."""
         if self.passage.objective.evaluate_outputs is None:
             raise UsageError(NO_EVALUATION)
+
+    def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
+        """Return what the last stage says of each batch; nothing on the others."""
+        self.check_evaluation()
         self._agree_buffers()
         with evaluating(self.module), self.passage.autocast():
             return self.passage.judge(batches)

@@ -107,25 +107,37 @@ class ModelParallel(Strategy):
 
     def _plan(self, found: Layers, work: Work) -> Plan:
         """Return the cut, as rank 0 found it. Collective."""
-        mesh, by = Mesh(work.world, self.stages), self.balance
+        mesh = Mesh(work.world, self.stages)
         latency_s, bytes_per_s = 0.0, None
-        if by == "time" and mesh.stages > 1 and mesh.replica == 0 and mesh.stage < 2:
+        if self.balance == "time" and mesh.stages > 1 and mesh.replica == 0 and mesh.stage < 2:
             latency_s, bytes_per_s = measure(connect(mesh, 1), mesh.stage == 1, work.world.device)
-        plan = None
+        plan, problem = None, ""
         if work.world.is_main:
-            terms = Terms(
-                self.stages,
-                self.course.microbatches,
-                self.course.schedule,
-                by,
-                self.memory_limit_gib,
-                bytes_per_s,
-                latency_s,
-            )
-            costs = profile(found, _example(work), by, work.world.device)
-            is_auto = isinstance(self.split, str)
-            plan = choose(costs, terms) if is_auto else given(costs, terms, self.split)
-        return work.world.share(plan)  # type: ignore[return-value]  # rank 0's
+            try:
+                plan = self._choose(found, work, latency_s, bytes_per_s)
+            except UsageError as error:  # told by all ranks, which else would wait for a plan
+                problem = str(error)
+        plan, problem = work.world.share((plan, problem))
+        if plan is None:
+            raise UsageError(problem)
+        return plan
+
+    def _choose(
+        self, found: Layers, work: Work, latency_s: float, bytes_per_s: float | None
+    ) -> Plan:
+        terms = Terms(
+            self.stages,
+            self.course.microbatches,
+            self.course.schedule,
+            self.balance,
+            self.memory_limit_gib,
+            bytes_per_s,
+            latency_s,
+        )
+        costs = profile(found, _example(work), self.balance, work.world.device)
+        if isinstance(self.split, str):
+            return choose(costs, terms)
+        return given(costs, terms, self.split)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallel.errors import UsageError
+from parallel.modes import autocasting
 from parallel.pipeline.engine import Course, Pipelined
 from parallel.pipeline.holding import split_layers
 from parallel.pipeline.layers import Layers, layers
@@ -65,11 +66,6 @@ class ModelParallel(Strategy):
         """Return how many whole models there are."""
         return world.size // self.stages
 
-    def reads(self, world: World) -> bool:
-        """Whether this stage needs inputs, or what the loss compares outputs with."""
-        mesh = Mesh(world, self.stages)
-        return mesh.is_first or mesh.is_last
-
     def check(self, world_size: int) -> None:
         """Refuse numbers of processes that do not make whole replicas."""
         if world_size < self.stages:
@@ -97,7 +93,7 @@ class ModelParallel(Strategy):
         self.check_objective(work.objective)
         found = layers(work.model)
         if work.settings.precision == "float64":
-            work.model.double()
+            work.model.double()  # before layers are measured
         if not isinstance(self.split, str):
             cuts_of(self.split, [name for name, _ in found], self.stages)
         plan = self._plan(found, work)
@@ -134,7 +130,9 @@ class ModelParallel(Strategy):
             bytes_per_s,
             latency_s,
         )
-        costs = profile(found, _example(work), self.balance, work.world.device)
+        device = work.world.device
+        with autocasting(work.settings.precision, device)():
+            costs = profile(found, _example(work), self.balance, device)
         if isinstance(self.split, str):
             return choose(costs, terms)
         return given(costs, terms, self.split)

@@ -41,6 +41,7 @@ from parallel import (
     Share,
     Single,
     Strategy,
+    Work,
     World,
     join,
 )
@@ -208,7 +209,7 @@ def _computed(world: World, case: Computing, rounds: int, found: Path) -> None:
         alone = isinstance(strategy, Single)
         engine = None
         if world.is_main or not alone:
-            engine = strategy.engine(
+            work = Work(
                 case.task.model(),
                 _sgd,
                 objective(case.task),
@@ -216,6 +217,7 @@ def _computed(world: World, case: Computing, rounds: int, found: Path) -> None:
                 World() if alone else world,
                 partial(_same, parts[0]),
             )
+            engine = strategy.start(work)
             lines += engine.notices if name == "pipeline" else []
         engines[name] = engine, share
     turns = [

@@ -23,7 +23,7 @@ from launch.objective import objective
 from launch.optimizers import optimizer_maker
 from launch.prepare import Length, Prepared, prepare_data
 from launch.reporting import Reporter
-from launch.resume import Built, Choice, Resumed, capture, load, refuse_own_state, restore
+from launch.resume import Built, Choice, Resumed, Saved, capture, load, refuse_own_state, restore
 from launch.saving import Checkpoints
 from launch.schedule import Schedule, make_schedule
 from launch.started import started
@@ -32,6 +32,7 @@ from parallel import (
     Engine,
     Settings,
     UsageError,
+    Work,
     World,
     use_deterministic_algorithms,
 )
@@ -56,7 +57,8 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
     datasets = prepare_data(prepared, world)
     length = Length.of(config, datasets["train"])
     feed = Feed(prepared, datasets, world)
-    engine, initial = _engine(feed, around, length)
+    saved = load(around.choice, world)
+    engine, initial = _engine(feed, around, length, saved)
     refuse_own_state(prepared.task, _is_split(engine, world))
     schedule = make_schedule(
         config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
@@ -73,7 +75,6 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
         shards=feed.shards,
     )
     training.checkpoints.capture = partial(capture, run)
-    saved = load(around.choice, world)
     notes = restore(run, saved) if saved is not None else []
     tell(started(prepared, world, engine, length, training.at.step))
     for text in (*prepared.notes, *engine.notices, *initial, *around.choice.notes, *notes):
@@ -139,7 +140,9 @@ def _is_split(engine: Engine, world: World) -> bool:
     return engine.is_split and world.size > 1
 
 
-def _engine(feed: Feed, around: Surroundings, length: Length) -> tuple[Engine, list[str]]:
+def _engine(
+    feed: Feed, around: Surroundings, length: Length, saved: Saved | None
+) -> tuple[Engine, list[str]]:
     """Return the strategy at work on a model that starts alike on every rank, and notices."""
     prepared = feed.prepared
     config, task = prepared.config, prepared.task
@@ -153,8 +156,8 @@ def _engine(feed: Feed, around: Surroundings, length: Length) -> tuple[Engine, l
     train = config.train
     settings = Settings(train.precision, train.clip_norm, train.compile)
     make = optimizer_maker(task, config.optimizer, length.steps, length.steps_per_epoch)
-    engine = prepared.strategy.engine(
-        model, make, objective(task), settings, around.world, feed.example
-    )
+    before = saved[2].get("strategy", {}) if saved is not None else {}
+    work = Work(model, make, objective(task), settings, around.world, feed.example, before)
+    engine = prepared.strategy.start(work)
     seed_all(derive(config.seed, "replica", *feed.noise))
     return engine, notices

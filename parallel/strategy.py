@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,6 +62,7 @@ class Work:
 
     example: returns one batch of training on the device, the first that replica 0 gets; it, or
         what it returns, is None where there is none to try a model on.
+    remembered: ``Engine.remembers`` of the run that this one goes on from.
     """
 
     model: nn.Module
@@ -69,6 +71,7 @@ class Work:
     settings: Settings
     world: World
     example: Callable[[], Batch | None] | None = None
+    remembered: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class Engine(ABC):
     optimizers: list[Optimizer]
     phases: Phases
     is_split: bool = False  # whether each rank holds another part of the model
+    remembers: Mapping[str, Any] = MappingProxyType({})  # plain values, to go on with all alike
     notices: Sequence[str] = ()  # what a person should know of how it runs
 
     @abstractmethod
@@ -197,10 +201,9 @@ class Strategy(ABC):
         objective: Objective,
         settings: Settings,
         world: World,
-        example: Callable[[], Batch | None] | None = None,
     ) -> Engine:
-        """Put ``model`` to work on this process's device; example: see ``Work``. Collective."""
-        return self.start(Work(model, make_optimizer, objective, settings, world, example))
+        """Put ``model`` to work on this process's device. Collective."""
+        return self.start(Work(model, make_optimizer, objective, settings, world))
 
     @abstractmethod
     def start(self, work: Work) -> Engine:

@@ -1,6 +1,6 @@
 """Going on where a run was: which checkpoint, what of it, and what the configuration changed."""
 
-from launch.resume.choice import Choice, choose, is_complete, load, named
+from launch.resume.choice import Choice, Saved, choose, is_complete, load, named
 from launch.resume.progress import Resumed, capture, restore
 from launch.resume.settings import Built
 from launch.resume.task_state import refuse_own_state
@@ -9,6 +9,7 @@ __all__ = [
     "Built",
     "Choice",
     "Resumed",
+    "Saved",
     "capture",
     "choose",
     "is_complete",

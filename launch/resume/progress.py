@@ -64,6 +64,7 @@ def capture(run: Resumed) -> tuple[EngineState, dict[str, Any]]:
         "schedule_steps": training.schedule.steps,
         "built": run.built.state(),
         "generators": generators,
+        "strategy": dict(training.engine.remembers),
         "task_state": own,
     }
     held.optimizer |= tensors

@@ -17,11 +17,11 @@ from parallel.modes import autocasting, evaluating
 from parallel.phases import Phases
 from parallel.pipeline.holding import Holding, Stages
 from parallel.pipeline.layers import tensors_of
-from parallel.pipeline.link import connect
+from parallel.pipeline.link import Links
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.passage import Passage
 from parallel.pipeline.reduction import Reduction
-from parallel.pipeline.schedule import Op, in_flight, order
+from parallel.pipeline.schedule import Op, order
 from parallel.pipeline.stage import Stage
 from parallel.single import MIXED_WEIGHTS
 from parallel.strategy import Batch, Engine, EngineState, Outcome, Share, StepResult, Work
@@ -49,7 +49,7 @@ class Pipelined(Engine):
 
     is_split = True
 
-    def __init__(self, work: Work, stages: Stages, course: Course) -> None:
+    def __init__(self, work: Work, stages: Stages, course: Course, links: Links) -> None:
         world, settings, model = work.world, work.settings, work.model
         self.mesh, self.world, self.course = Mesh(world, len(stages)), world, course
         refuse_unlike(model, world)
@@ -62,19 +62,18 @@ class Pipelined(Engine):
         self.optimizers = self.holding.make(work.make_optimizer)
         self.holding.forget_others()
         self.update = Update(self.optimizers, settings, world.device)
-        self._connect(work, own)
+        self._connect(work, own, links)
         if settings.compile:
             for layer in own:
                 layer.compile()
 
-    def _connect(self, work: Work, own: Sequence[nn.Module]) -> None:
-        """Meet the neighbours, and those that hold the same parameters; start with their values."""
+    def _connect(self, work: Work, own: Sequence[nn.Module], links: Links) -> None:
+        """Meet those that hold the same parameters, and start with their values. Collective."""
         mesh, course, settings = self.mesh, self.course, work.settings
-        ahead = 1 + in_flight(course.schedule, mesh.stages, mesh.stage, course.microbatches)
         self.passage = Passage(
             mesh,
             Stage(own, course.checkpoint_every, self._called(own[-1])),
-            connect(mesh, ahead),
+            links,
             work.objective,
             self.phases,
             autocasting(settings.precision, self.world.device),

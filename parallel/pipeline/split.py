@@ -19,7 +19,8 @@ def cuts_of(split: Sequence[int | str], names: Sequence[str], stages: int) -> Cu
     if len(split) != stages - 1:
         raise UsageError(
             f"{wanted} makes {len(split) + 1} stage{'s' if split else ''}, but "
-            f"strategy.stages={stages}: name the first layer of each stage but the first, {stages - 1} in all"
+            f"strategy.stages={stages}: name the first layer of each stage but the first, "
+            f"{stages - 1} in all"
         )
     cuts = tuple(_number(each, names, wanted) for each in split)
     if any(b <= a for a, b in pairwise((0, *cuts))):

@@ -10,11 +10,11 @@ from parallel.modes import autocasting
 from parallel.pipeline.engine import Course, Pipelined
 from parallel.pipeline.holding import split_layers
 from parallel.pipeline.layers import Layers, layers
-from parallel.pipeline.link import connect
+from parallel.pipeline.link import Links, connect
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.plan import Plan, Terms, choose, given
 from parallel.pipeline.profile import MEASURES, profile
-from parallel.pipeline.schedule import KINDS
+from parallel.pipeline.schedule import KINDS, in_flight
 from parallel.pipeline.split import cuts_of
 from parallel.pipeline.wire import measure
 from parallel.strategy import Engine, Objective, Strategy, Work
@@ -96,17 +96,33 @@ class ModelParallel(Strategy):
             work.model.double()  # before layers are measured
         if not isinstance(self.split, str):
             cuts_of(self.split, [name for name, _ in found], self.stages)
-        plan = self._plan(found, work)
-        engine = Pipelined(work, split_layers(found, plan.cuts), self.course)
-        engine.notices = plan.lines()
+        mesh, course = Mesh(work.world, self.stages), self.course
+        links = connect(
+            mesh, 1 + in_flight(course.schedule, mesh.stages, mesh.stage, course.microbatches)
+        )
+        cuts = self._remembered(found, work)
+        notices = [f"cut before {', '.join(map(str, cuts))}, as the run was before"] if cuts else []
+        if not cuts:
+            plan = self._plan(found, work, links)
+            cuts, notices = plan.cuts, plan.lines()
+        engine = Pipelined(work, split_layers(found, cuts), course, links)
+        engine.remembers = {"layers": len(found), "cuts": list(cuts)}
+        engine.notices = notices
         return engine
 
-    def _plan(self, found: Layers, work: Work) -> Plan:
+    def _remembered(self, found: Layers, work: Work) -> tuple[int, ...]:
+        """Return an earlier cut: measured anew, another would change noise and rounding."""
+        before = work.remembered
+        cuts = tuple(before.get("cuts", ()))
+        is_same = before.get("layers") == len(found) and len(cuts) == self.stages - 1
+        return cuts if self.split == "auto" and is_same else ()
+
+    def _plan(self, found: Layers, work: Work, links: Links) -> Plan:
         """Return the cut, as rank 0 found it. Collective."""
         mesh = Mesh(work.world, self.stages)
         latency_s, bytes_per_s = 0.0, None
         if self.balance == "time" and mesh.stages > 1 and mesh.replica == 0 and mesh.stage < 2:
-            latency_s, bytes_per_s = measure(connect(mesh, 1), mesh.stage == 1, work.world.device)
+            latency_s, bytes_per_s = measure(links, mesh.stage == 1, work.world.device)
         plan, problem = None, ""
         if work.world.is_main:
             try:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.utils.data import TensorDataset
 
+from launch.task import Task
 from launch.tasks.digits import Digits
 
 # Seconds by which a step, a batch of an evaluation and a save are drawn out, so that a random
@@ -72,6 +74,36 @@ class LedgerDigits(Digits):
 
     def load_state_dict(self, state):
         self.done = state["done"]
+
+
+class Ballast(nn.Module):
+    """Passes on what it is given, and has so many bytes to save."""
+
+    def __init__(self, megabytes: int) -> None:
+        super().__init__()
+        self.register_buffer("ballast", torch.zeros(megabytes * 2**18))
+
+    def forward(self, value):
+        return value
+
+
+class LedgerStages(LedgerDigits):
+    """The same for a model that is cut: what is saved besides is its own, and grows in no step."""
+
+    state_dict, load_state_dict = Task.state_dict, Task.load_state_dict
+
+    def model(self):
+        return nn.Sequential(*super().model(), Ballast(self.ballast_mb))
+
+    def loss_of_outputs(self, outputs, batch):
+        if torch.is_grad_enabled():
+            self.samples += batch[2].tolist()
+            time.sleep(STEP_S / 8)  # it has eight microbatches
+        return super().loss_of_outputs(outputs, batch)
+
+    def evaluate_outputs(self, outputs, batch):
+        time.sleep(EVALUATION_S / 8)
+        return super().loss_of_outputs(outputs, batch)
 
 
 def agree_on_a_name(size: int) -> str:

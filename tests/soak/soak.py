@@ -175,6 +175,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--strategy", choices=("ddp", "pipeline"), default="ddp")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=None, help="enough for all kills")
     parser.add_argument("--every-steps", type=int, default=5, help="between checkpoints")

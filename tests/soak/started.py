@@ -11,6 +11,14 @@ from subprocess import DEVNULL, STDOUT, Popen
 
 from history import entries
 
+TASKS = {
+    "ddp": ["task._target_=tests.soak.ledger.LedgerDigits"],
+    # the arithmetic of a layer does not depend on the moment, as its time does
+    "pipeline": [
+        "task._target_=tests.soak.ledger.LedgerStages",
+        "strategy={name: pipeline, balance: flops}",
+    ],
+}
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,7 +34,7 @@ class Run:
         torchrun = ["-m", "torch.distributed.run", "--standalone"]
         torchrun += [f"--nproc_per_node={self.options.processes}"]
         words = [
-            "task._target_=tests.soak.ledger.LedgerDigits",
+            *TASKS[self.options.strategy],
             "name=soak",
             f"train.epochs={self.options.epochs}",
             f"data.workers={self.options.workers}",

@@ -66,6 +66,11 @@ class ModelParallel(Strategy):
         """Return how many whole models there are."""
         return world.size // self.stages
 
+    def reads(self, world: World) -> bool:
+        """Whether this stage needs inputs, or what the loss compares outputs with."""
+        mesh = Mesh(world, self.stages)
+        return mesh.is_first or mesh.is_last
+
     def check(self, world_size: int) -> None:
         """Refuse numbers of processes that do not make whole replicas."""
         if world_size < self.stages:

@@ -63,18 +63,11 @@ def fit(weights: Mapping[str, Tensor], model: nn.Module, strict: bool = True) ->
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:
-    own = {
+    return {
         name: value
         for name, value in model.state_dict(keep_vars=True).items()  # ties stay one object
         if isinstance(value, Tensor)
     }
-    unmade = [name for name, value in own.items() if value.is_meta]
-    if unmade:  # copying to it would do nothing, and torch only warns
-        raise WeightsError(
-            f"the model has no memory yet (meta device) for {first(unmade)}; wanted one on a "
-            "device, as task.model() makes it"
-        )
-    return own
 
 
 def _compare(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Fitted:

@@ -82,10 +82,3 @@ def test_files_older_than_batch_norms_counter_fit(make_tied):
     theirs = make_tied(1).state_dict()
     del theirs["encoder.1.num_batches_tracked"]
     assert fit(theirs, make_tied(2)).is_whole
-
-
-def test_a_model_without_memory_is_refused():
-    with torch.device("meta"):
-        model = nn.Linear(2, 2)
-    with pytest.raises(WeightsError, match=r"no memory yet \(meta device\) for weight, bias"):
-        fit(nn.Linear(2, 2).state_dict(), model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,8 @@ from torch import nn
 
 from launch.checkpoint import collect, write
 from launch.weights import WeightsError, init_from
+from parallel.pipeline.materialize import materialize
+from parallel.pipeline.unbuilt import unbuilt
 
 X = torch.arange(5)
 
@@ -239,3 +242,113 @@ def test_a_mask_that_is_infinite_on_purpose_is_no_news(tmp_path):
     model.register_buffer("mask", torch.full((2, 2), -float("inf")))
     save_file(model.state_dict(), tmp_path / "a.safetensors")
     assert len(init_from(tmp_path / "a.safetensors", model)) == 1
+
+
+def save_parts(path: Path, model: nn.Module) -> None:
+    """Save a model's weights in two files with an index, as larger ones are."""
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    places = {name: f"model-0000{at % 2 + 1}-of-00002.safetensors" for at, name in enumerate(state)}
+    for file in set(places.values()):
+        save_file(
+            {name: value for name, value in state.items() if places[name] == file}, path / file
+        )
+    index = {"metadata": {}, "weight_map": places}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def save_as(kind: str, path: Path, model: nn.Module) -> Path:
+    if kind == "parts":
+        save_parts(path, model)
+        return path
+    if kind == "pt":
+        torch.save(model.state_dict(), path / "a.pt")
+        return path / "a.pt"
+    save_file(
+        {name: value.clone() for name, value in model.state_dict().items()}, path / "a.safetensors"
+    )
+    return path / "a.safetensors"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "parts", "pt"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_without_memory_takes_a_files_values_and_keeps_dtype_and_ties(
+    tmp_path, trained, kind, dtype
+):
+    path = save_as(kind, tmp_path, trained.to(dtype))
+    files = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    model = unbuilt(type(trained))
+    told = init_from(path, model)
+    assert told[0].endswith("9 of 9 tensors")
+    materialize(model, [model], [model], torch.device("cpu"))
+    wanted = {n: v.float() if v.is_floating_point() else v for n, v in trained.state_dict().items()}
+    assert all(wanted[name].equal(value) for name, value in model.state_dict().items())
+    assert all(value.dtype == torch.float32 for value in model.parameters())
+    assert model.head.weight is model.embed.weight
+    with torch.no_grad():
+        model.embed.weight.fill_(3)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
+
+
+def test_only_some_values_from_a_file_leave_the_others_to_the_constructor(tmp_path):
+    save_file({"0.weight": torch.ones(2, 2)}, tmp_path / "a.safetensors")
+    torch.manual_seed(1)
+    wanted = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    torch.manual_seed(1)
+    model = unbuilt(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    init_from(tmp_path / "a.safetensors", model, strict=False)
+    materialize(model, list(model), list(model), torch.device("cpu"))
+    assert model[0].weight.equal(torch.ones(2, 2))
+    assert model[0].bias.equal(wanted[0].bias)
+    assert model[1].weight.equal(wanted[1].weight)
+
+
+def test_a_model_on_meta_that_could_not_get_memory_is_refused(tmp_path):
+    save_file(nn.Linear(2, 2).state_dict(), tmp_path / "a.safetensors")
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    with pytest.raises(WeightsError, match=r"no memory yet \(meta device\) for weight, bias"):
+        init_from(tmp_path / "a.safetensors", model)
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+def test_a_stage_takes_memory_for_its_own_weights_of_a_file_only(tmp_path, own):
+    """8 layers of 16 MiB in the file, of which one is kept; all that is anonymous counts."""
+    code = """
+        import sys
+        from pathlib import Path
+        import torch
+        from torch import nn
+        from safetensors.torch import save_file
+        from launch.weights import init_from
+        from parallel.pipeline.materialize import materialize
+        from parallel.pipeline.unbuilt import unbuilt
+
+        def resident():
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+        def make(width=2048):
+            return nn.Sequential(*(nn.Linear(width, width) for _ in range(8)))
+
+        def stage(path, width):
+            model = unbuilt(lambda: make(width))
+            init_from(path, model)
+            materialize(model, list(model), [model[3]], torch.device("cpu"))
+            return model
+
+        folder, dtype = Path(sys.argv[1]), getattr(torch, sys.argv[2])
+        for width in (4, 2048):
+            save_file(make(width).to(dtype).state_dict(), folder / f"{width}.safetensors")
+        stage(folder / "4.safetensors", 4)  # once: what is set up at first use does not count
+        before = resident()
+        model = stage(folder / "2048.safetensors", 2048)
+        print(resident() - before)
+        """
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), tmp_path, str(own).removeprefix("torch.")],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(child.stdout) >> 10 < 48, "MiB, of 128 in all"

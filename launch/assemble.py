@@ -10,7 +10,7 @@ from torch import nn
 
 from launch.best import Best
 from launch.checkpoint import Writer
-from launch.config import Config
+from launch.config import Checkpoint, Config
 from launch.control import Control
 from launch.data import derive, seed_all
 from launch.evaluation import Evaluator
@@ -147,12 +147,10 @@ def _engine(
     prepared = feed.prepared
     config, task = prepared.config, prepared.task
     seed_all(config.seed)
-    model = prepared.strategy.build(task.model)
+    model = prepared.strategy.construct(task.model)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the task's model() returned a {type(model).__name__}, wanted a Module")
-    weights, notices = config.checkpoint.init_from, []
-    if weights is not None and around.choice.path is None:  # a resumed run has its own
-        notices = init_from(Path(weights), model, config.checkpoint.init_strict)
+    notices = _first_weights(model, config.checkpoint, around.choice)
     train = config.train
     settings = Settings(train.precision, train.clip_norm, train.compile)
     make = optimizer_maker(task, config.optimizer, length.steps, length.steps_per_epoch)
@@ -161,3 +159,17 @@ def _engine(
     engine = prepared.strategy.start(work)
     seed_all(derive(config.seed, "replica", *feed.noise))
     return engine, notices
+
+
+def _first_weights(model: nn.Module, settings: Checkpoint, choice: Choice) -> list[str]:
+    """Give ``model`` the weights of a file; return what to tell of it.
+
+    A resumed run gets its own later; but what has no memory would be made only to be overwritten.
+    """
+    if choice.path is not None:
+        if any(parameter.is_meta for parameter in model.parameters()):
+            init_from(choice.path, model)
+        return []
+    if settings.init_from is None:
+        return []
+    return init_from(Path(settings.init_from), model, settings.init_strict)

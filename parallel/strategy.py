@@ -184,7 +184,7 @@ class Strategy(ABC):
         """Whether this process looks at batches at all; the middle of a pipeline does not."""
         return True
 
-    def build(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def construct(self, make: Callable[[], nn.Module]) -> nn.Module:
         """Return the model that ``make`` makes, with or without memory, as ``engine`` wants it."""
         return make()
 

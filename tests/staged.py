@@ -122,3 +122,12 @@ class Watched(Waves):
 
     def datasets(self):
         return {split: Watch(*part.tensors) for split, part in super().datasets().items()}
+
+
+@dataclass
+class Seeded(Waves):
+    """A model that seeds torch while it is built."""
+
+    def model(self):
+        torch.manual_seed(3)
+        return super().model()

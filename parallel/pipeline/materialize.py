@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,7 @@ from parallel.pipeline.replay import at, plan, replay
 from parallel.pipeline.unbuilt import RECIPE, Recipe, named_tensors, recipe_of, refusal
 
 
-def materialize(
-    model: nn.Module,
-    layers: Sequence[nn.Module],
-    own: Collection[nn.Module],
-    device: torch.device,
-) -> None:
+def materialize(model: nn.Module, own: Collection[nn.Module], device: torch.device) -> None:
     """Give memory and values to the layers in ``own``, on ``device``; others stay as they are.
 
     The values are, to the bit, what the model's constructor gives with torch's generator as it
@@ -26,7 +21,6 @@ def materialize(
     where all of ``own`` have some, nothing is drawn. Parameters are new objects; ties stay.
     Call it before the model's dtype is changed. Not collective.
     """
-    _refuse_outside(model, layers)
     named, recipe = named_tensors(model), recipe_of(model)
     mine = {id(value) for layer in own for value in named_tensors(layer).values()}
     given = {name: value for name, value in named.items() if id(value) in mine}
@@ -60,16 +54,6 @@ def _values(recipe: Recipe | None, names: Collection[str]) -> dict[str, Tensor]:
     due, _ = plan(recipe.tape, {place.storage for place in places.values()})
     storages = replay(recipe.tape, due)
     return {name: at(storages, place) for name, place in places.items()}
-
-
-def _refuse_outside(model: nn.Module, layers: Sequence[nn.Module]) -> None:
-    inside = {id(value) for layer in layers for value in named_tensors(layer).values()}
-    outside = [name for name, value in named_tensors(model).items() if id(value) not in inside]
-    if outside:
-        raise UsageError(
-            f"no layer holds {', '.join(outside[:8])}: a model that is cut keeps all parameters "
-            "and buffers in its layers"
-        )
 
 
 def _like(old: Tensor, value: Tensor) -> Tensor:

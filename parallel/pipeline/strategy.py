@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import nn
 
 from parallel.errors import UsageError
 from parallel.modes import autocasting
@@ -11,11 +13,13 @@ from parallel.pipeline.engine import Course, Pipelined
 from parallel.pipeline.holding import split_layers
 from parallel.pipeline.layers import Layers, layers
 from parallel.pipeline.link import Links, connect
+from parallel.pipeline.materialize import materialize
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.plan import Plan, Terms, choose, given
 from parallel.pipeline.profile import MEASURES, profile
 from parallel.pipeline.schedule import KINDS, in_flight
 from parallel.pipeline.split import cuts_of
+from parallel.pipeline.unbuilt import unbuilt
 from parallel.pipeline.wire import measure
 from parallel.strategy import Engine, Objective, Strategy, Work
 from parallel.world import World
@@ -34,7 +38,8 @@ class ModelParallel(Strategy):
     stages: devices a replica of the model is spread over. split: ``auto``, or for each stage but
     the first the number or name of its first layer. balance: what stages get equal parts of.
     memory_limit_gib: of each device, for ``auto``. checkpoint_every: so many layers at a time are
-    computed again in backward, instead of kept; 0: none.
+    computed again in backward, instead of kept; 0: none. build: ``whole``, as one process does, or
+    ``stage``, where no process could hold all of it.
     """
 
     stages: int = 2
@@ -42,11 +47,13 @@ class ModelParallel(Strategy):
     balance: str = "time"  # time | flops | params
     memory_limit_gib: float | None = None
     checkpoint_every: int = 0
+    build: str = "whole"  # whole | stage
 
     def __post_init__(self) -> None:
         for name, least in (("stages", 1), ("checkpoint_every", 0)):
             _at_least(name, getattr(self, name), least)
         _one_of("balance", self.balance, MEASURES)
+        _one_of("build", self.build, ("whole", "stage"))
         limit, split = self.memory_limit_gib, self.split
         if limit is not None and not limit > 0:
             raise UsageError(f"strategy.memory_limit_gib: wanted a size above 0, met {limit:g}")
@@ -87,6 +94,10 @@ class ModelParallel(Strategy):
                 f"--nproc_per_node={world_size // self.stages * self.stages}"
             )
 
+    def construct(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """Return the model; where only stages are built, one without memory."""
+        return unbuilt(make) if self.build == "stage" else make()
+
     def check_objective(self, objective: Objective) -> None:
         """Refuse a task that has no loss of outputs."""
         if objective.loss_of_outputs is None:
@@ -110,10 +121,20 @@ class ModelParallel(Strategy):
         if not cuts:
             plan = self._plan(found, work, links)
             cuts, notices = plan.cuts, plan.lines()
-        engine = Pipelined(work, split_layers(found, cuts), course, links)
+        stages = split_layers(found, cuts)
+        self._materialize(work, stages[mesh.stage])
+        engine = Pipelined(work, stages, course, links)
         engine.remembers = {"layers": len(found), "cuts": list(cuts)}
         engine.notices = notices
         return engine
+
+    def _materialize(self, work: Work, own: Sequence[nn.Module]) -> None:
+        """Give this stage memory where the model has none; values first have their own dtype."""
+        if self.build == "stage":
+            materialize(work.model, own, work.world.device)
+            if work.settings.precision == "float64":
+                for layer in own:
+                    layer.double()
 
     def _remembered(self, found: Layers, work: Work) -> tuple[int, ...]:
         """Return an earlier cut: measured anew, another would change noise and rounding."""

@@ -279,7 +279,7 @@ def test_a_model_without_memory_takes_a_files_values_and_keeps_dtype_and_ties(
     model = unbuilt(type(trained))
     told = init_from(path, model)
     assert told[0].endswith("9 of 9 tensors")
-    materialize(model, [model], [model], torch.device("cpu"))
+    materialize(model, [model], torch.device("cpu"))
     wanted = {n: v.float() if v.is_floating_point() else v for n, v in trained.state_dict().items()}
     assert all(wanted[name].equal(value) for name, value in model.state_dict().items())
     assert all(value.dtype == torch.float32 for value in model.parameters())
@@ -296,7 +296,7 @@ def test_only_some_values_from_a_file_leave_the_others_to_the_constructor(tmp_pa
     torch.manual_seed(1)
     model = unbuilt(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
     init_from(tmp_path / "a.safetensors", model, strict=False)
-    materialize(model, list(model), list(model), torch.device("cpu"))
+    materialize(model, list(model), torch.device("cpu"))
     assert model[0].weight.equal(torch.ones(2, 2))
     assert model[0].bias.equal(wanted[0].bias)
     assert model[1].weight.equal(wanted[1].weight)
@@ -333,7 +333,7 @@ def test_a_stage_takes_memory_for_its_own_weights_of_a_file_only(tmp_path, own):
         def stage(path, width):
             model = unbuilt(lambda: make(width))
             init_from(path, model)
-            materialize(model, list(model), [model[3]], torch.device("cpu"))
+            materialize(model, [model[3]], torch.device("cpu"))
             return model
 
         folder, dtype = Path(sys.argv[1]), getattr(torch, sys.argv[2])

@@ -39,7 +39,7 @@ def built(make):
     seed()
     model = unbuilt(make)
     assert why_not(model) == ""
-    materialize(model, [model], [model], CPU)
+    materialize(model, [model], CPU)
     return model, generators()
 
 
@@ -295,7 +295,7 @@ def test_tensors_without_values_are_told_by_name(make):
     words = r"leaves p without values .*checkpoint.init_from=PATH, or use strategy.build=whole"
     assert "leaves p without values" in why_not(model)
     with pytest.raises(UsageError, match=words):
-        materialize(model, [model], [model], CPU)
+        materialize(model, [model], CPU)
 
 
 def test_a_model_that_is_no_module_is_refused():

@@ -49,6 +49,7 @@ def test_E4_E13_outputs_meet_the_targets_of_their_own_samples_in_every_epoch(
 @pytest.mark.parametrize("processes", [2, 4])
 def test_E6_E17_rank_0_reports_and_draws_what_one_process_does(train, tmp_path, processes):
     words = ("task._target_=tests.staged.Waves", "train.epochs=3", "train.clip_norm=0.5", *FLOAT64)
+    words += ("train.accumulate=2",)
     assert train(*words, "strategy.name=single", "name=one").codes == [0]
     ended = train(*words, *STAGED, "name=many", processes=processes)
     assert ended.codes == [0] * processes, ended.output

@@ -85,7 +85,7 @@ class Pipelined(Engine):
         self.owners = self._meet_owners()
         parameters = [tensor for tensor in held if isinstance(tensor, nn.Parameter)]
         self.reduction = Reduction(parameters, self.peers, self.owners)
-        self._parameters = [p for p in parameters if p.requires_grad]
+        self._parameters = parameters  # any may be frozen, or trained, from some step on
         self._start = Start(self.module)
         self._weighs: bool | None = None  # whether the task does: the first step tells all ranks
 
@@ -133,7 +133,7 @@ class Pipelined(Engine):
     def _count_nothing(self) -> None:
         """Make gradients 0, as those of batches without weight are."""
         for parameter in self._parameters:
-            if parameter.grad is None:
+            if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
 
     def _name(self, parameter: nn.Parameter) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from parallel.errors import UsageError
 
@@ -34,6 +35,7 @@ def layers(model: nn.Module) -> Layers:
     if not found:
         raise UsageError("the model has no layers: there is nothing to cut into stages")
     _refuse_outside(model, found)
+    _refuse_lazy(model)
     return found
 
 
@@ -75,6 +77,15 @@ def _refuse_outside(model: nn.Module, found: Layers) -> None:
         raise UsageError(
             f"no layer holds {', '.join(outside[:8])}: a model that is cut keeps all parameters "
             "and buffers in its layers"
+        )
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise UsageError(
+            f"{', '.join(lazy[:8])} has no shape yet, so that its layer cannot be measured; call "
+            "the model once on inputs of a batch's shape before it is returned"
         )
 
 

@@ -28,7 +28,7 @@ class Reduction:
         self.owners = list(owners)
         tied = {parameter for parameter, _ in owners}
         self.peers = peers
-        self.own = [p for p in parameters if p.requires_grad and p not in tied]
+        self.own = [p for p in parameters if p not in tied]
 
     def add_up(self, names: Callable[[nn.Parameter], str]) -> None:
         """Replace gradients by their sums; collective over those that hold the same parameters.
@@ -41,13 +41,14 @@ class Reduction:
             if parameter.requires_grad:
                 waits += _start([parameter], world)
         if self.peers.size > 1:
-            absent = [names(p) for p in self.own if p.grad is None]
+            trained = [p for p in self.own if p.requires_grad]
+            absent = [names(p) for p in trained if p.grad is None]
             if absent:
                 raise UsageError(
                     f"these parameters took no part in the loss: {', '.join(absent[:8])}; freeze "
                     "or remove them, or train one replica alone: as many processes as stages"
                 )
-            waits += _start(self.own, self.peers)
+            waits += _start(trained, self.peers)
         for wait in waits:
             wait()
 

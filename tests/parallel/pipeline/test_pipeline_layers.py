@@ -91,6 +91,7 @@ def test_a_model_may_offer_its_layers(kind):
         (Twice(nn.Linear(2, 2)), "the model is a Twice; to be cut"),
         (hooked(), "the model is a Sequential; to be cut"),
         (replaced(), "the model is a Sequential; to be cut"),
+        (nn.Sequential(nn.LazyLinear(2)), r"0\.weight, 0\.bias has no shape yet"),
         (nn.Sequential(), "the model has no layers: there is nothing to cut"),
         (Holding("parameter"), "no layer holds scale: a model that is cut keeps all parameters"),
         (Holding("buffer"), "no layer holds scale: a model that is cut keeps all parameters"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW
+from torch.nn.utils.parametrizations import weight_norm
+from torch.optim import SGD, Adagrad, Adam, AdamW, SparseAdam
 from torch.optim.lr_scheduler import StepLR
 
 from parallel import Outcome, Settings, UsageError
-from tests.parallel.pipeline.side_by_side import Case, Pair, chain, pipeline
+from tests.parallel.pipeline.side_by_side import Case, Pair, Y, chain, pipeline
 
 LAYOUTS = pytest.mark.parametrize(
     ("ranks", "stages"), [(2, 2), (3, 3), (4, 2)], ids=["2", "3", "2x2"]
@@ -166,6 +167,12 @@ def nested():
     return nn.Sequential(nn.Sequential(*made[:3], nn.Sequential(made[3], made[4])), *made[5:])
 
 
+def weight_normed():
+    made = chain()
+    weight_norm(made[2])
+    return made
+
+
 def groups(module):
     named = dict(module.named_parameters())
     weights = [p for name, p in named.items() if name.endswith("weight")]
@@ -191,6 +198,7 @@ MODELS = {
     "unused parameters": Case(with_unused, optimizers=adamw),
     "cut off": Case(cut_off, optimizers=adamw),
     "nested": Case(nested),
+    "weight norm": Case(weight_normed),
     "groups": Case(optimizers=groups),
     "two optimizers": Case(optimizers=two),
     "only the last layer": Case(optimizers=only_last),
@@ -237,6 +245,56 @@ def scheduled(world):
 
 def test_a_scheduler_moves_the_groups_of_all_stages(in_ranks):
     in_ranks(2, scheduled)
+
+
+def thaws(world):
+    """Freeze the last layer, and train the first, from the second step on."""
+    pair = Pair(world, Case(frozen(0)), pipeline(2))
+    for step in range(4):
+        if step == 1:
+            for engine in (pair.engine, pair.single):
+                engine.module[0].requires_grad_(True)
+                engine.module[6].requires_grad_(False)
+        assert pair.step(range(7)).apart() <= 1e-12, step
+    assert pair.parameters_apart() <= 1e-12
+    pair.engine.check_agreement()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_layers_may_be_frozen_and_thawed_between_steps(in_ranks, ranks):
+    in_ranks(ranks, thaws)
+
+
+def sparse_model():
+    return nn.Sequential(
+        nn.Embedding(6, 3, sparse=True), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)
+    )
+
+
+def sparse_and_dense(module):
+    return [
+        SparseAdam(module[0].parameters()),
+        AdamW([*module[1].parameters(), *module[3].parameters()]),
+    ]
+
+
+def trains_sparse(world):
+    case = Case(sparse_model, data=(WORDS[0], Y), optimizers=sparse_and_dense, settings=CLIPPED)
+    pair = Pair(world, case, pipeline(2, [2]))
+    if world.size == 2:
+        for batch in (range(7), range(7, 12)) * 2:
+            pair.step(batch)
+        assert pair.parameters_apart() <= 1e-12
+    else:
+        kind, words = (UsageError, "not added up over replicas of a pipeline"), r"closed|reset"
+        kind, words = (RuntimeError, words) if world.rank % 2 else kind
+        with pytest.raises(kind, match=words):
+            pair.train(range(7))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_sparse_gradients_train_in_one_replica_and_are_refused_in_more(in_ranks, ranks):
+    in_ranks(ranks, trains_sparse)
 
 
 def refused_unused(world, model, name):

@@ -7,6 +7,7 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+SLOW = pytest.mark.slow
 STAGED = ("strategy.name=pipeline", "strategy.split=[2]", "strategy.microbatches=4")
 FLOAT64 = (
     "train.precision=float64",
@@ -22,7 +23,7 @@ def lines(folder, kind):
     return [line for line in map(json.loads, text) if line["event"] == kind]
 
 
-@pytest.mark.parametrize("strategy", ["pipeline", "model_parallel"])
+@pytest.mark.parametrize("strategy", ["pipeline", pytest.param("model_parallel", marks=SLOW)])
 def test_E4_E13_outputs_meet_the_targets_of_their_own_samples_in_every_epoch(
     train, tmp_path, strategy
 ):
@@ -46,7 +47,7 @@ def test_E4_E13_outputs_meet_the_targets_of_their_own_samples_in_every_epoch(
     assert {line["metrics"]["loss"] for line in judged} == {0}
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=SLOW)])
 def test_E6_E17_rank_0_reports_and_draws_what_one_process_does(train, tmp_path, processes):
     words = ("task._target_=tests.staged.Waves", "train.epochs=3", "train.clip_norm=0.5", *FLOAT64)
     words += ("train.accumulate=2",)
@@ -73,7 +74,7 @@ def numbers(line):
     return {**kept, **line.get("metrics", {})}
 
 
-@pytest.mark.parametrize("balance", ["time", "flops"])
+@pytest.mark.parametrize("balance", ["time", pytest.param("flops", marks=SLOW)])
 def test_layers_are_measured_in_the_precision_that_they_train_in(train, balance):
     ended = train(
         "task._target_=tests.staged.Waves",
@@ -85,6 +86,13 @@ def test_layers_are_measured_in_the_precision_that_they_train_in(train, balance)
     )
     assert ended.codes == [0, 0], ended.output
     assert f"of the {'time' if balance == 'time' else 'arithmetic'}" in ended.output
+
+
+def test_the_steps_after_the_last_report_are_reported_at_the_end(train, tmp_path):
+    ended = train("task._target_=tests.staged.Waves", *STAGED, "train.max_steps=3", "name=a",
+                  "log.every_steps=2", processes=2)  # fmt: skip
+    assert ended.codes == [0, 0], ended.output
+    assert [line["step"] for line in lines(tmp_path / "runs/a", "step")] == [2, 3]
 
 
 def test_E15_a_pipeline_that_is_slower_than_one_device_says_so(train):
@@ -99,7 +107,7 @@ def test_E15_a_pipeline_that_is_slower_than_one_device_says_so(train):
     assert "no cut can pass" in ended.output
 
 
-@pytest.mark.parametrize("samples", [45, 46])
+@pytest.mark.parametrize("samples", [41, pytest.param(45, marks=SLOW)])
 def test_replicas_that_share_a_stream_unevenly_stop_together(train, tmp_path, samples):
     words = ("task._target_=tests.staged.Waves", "task.stream=true", f"task.samples={samples}")
     words += ("train.epochs=2", *FLOAT64, "optimizer.lr=1e-4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+SLOW = pytest.mark.slow
 PIPELINE = ("strategy.name=pipeline", "task._target_=tests.staged.Waves", "name=a")
 SPLIT = (
     "strategy.split: wanted auto, or the first layer of each stage but the first by number or "
@@ -48,30 +49,33 @@ def test_a_task_without_a_loss_of_outputs_is_refused_before_anything_starts(trai
     assert "define loss_of_outputs(self, outputs, batch) in the task" in ended.output
 
 
+SHOWN = {
+    "strategy.split=[]": "strategy.split=[] makes 1 stage, but strategy.stages=2: name the first "
+    "layer of each stage but the first, 1 in all",
+    "strategy.split=[1,2]": "strategy.split=[1, 2] makes 3 stages, but strategy.stages=2",
+    "strategy.split=[0]": "strategy.split=[0] leaves a stage empty: name layers whose numbers "
+    "rise, from 1 to 4; these are 0",
+    "strategy.split=[layers.7]": "strategy.split=['layers.7']: the model has no layer 'layers.7' "
+    "to cut before; its layers are " + LAYERS,
+    "strategy.memory_limit_gib=1e-9": "no cut of 5 layers into 2 stages fits "
+    "strategy.memory_limit_gib: stage 0 is too large",
+    "task._target_=tests.staged.OwnEvaluation": "the task evaluates in a way of its own, by "
+    "evaluate(model, batch), and a stage has no whole model; define evaluate_outputs",
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["strategy.split=[]"], "strategy.split=[] makes 1 stage, but strategy.stages=2: name the "
-         "first layer of each stage but the first, 1 in all"),
-        (["strategy.split=[1,2]"], "strategy.split=[1, 2] makes 3 stages, but strategy.stages=2"),
-        (["strategy.split=[0]"], "strategy.split=[0] leaves a stage empty: name layers whose "
-         "numbers rise, from 1 to 4; these are 0"),
-        (["strategy.split=[layers.7]"], "strategy.split=['layers.7']: the model has no layer "
-         "'layers.7' to cut before; its layers are " + LAYERS),
-        (["strategy.memory_limit_gib=1e-9"], "no cut of 5 layers into 2 stages fits "
-         "strategy.memory_limit_gib: stage 0 is too large"),
-        (["task._target_=tests.staged.OwnEvaluation"], "the task evaluates in a way of its own"),
-    ],
-)  # fmt: skip
-def test_what_the_model_shows_is_refused_on_all_ranks_and_told_once(train, words, said):
-    ended = train(*PIPELINE, *words, processes=2)
+    "word", [*(pytest.param(word, marks=SLOW) for word in [*SHOWN][:3]), *[*SHOWN][3:]]
+)
+def test_what_the_model_shows_is_refused_on_all_ranks_and_told_once(train, word):
+    ended = train(*PIPELINE, word, processes=2)
     assert ended.codes == [2, 2]
-    assert ended.output.count(said) == 1
+    assert ended.output.count(SHOWN[word]) == 1
     assert "Traceback" not in ended.output
     assert "after 0 steps" in ended.output
 
 
-@pytest.mark.slow
+@SLOW
 def test_three_processes_are_no_number_of_pipelines_of_two_stages(train):
     ended = train(*PIPELINE, processes=3)
     assert ended.codes == [2, 2, 2]
@@ -79,7 +83,7 @@ def test_three_processes_are_no_number_of_pipelines_of_two_stages(train):
     assert "but 3 were started; use --nproc_per_node=2" in ended.output
 
 
-@pytest.mark.parametrize("form", ["command", "file"])
+@pytest.mark.parametrize("form", ["file", pytest.param("command", marks=SLOW)])
 def test_a_split_by_name_is_taken_from_the_command_and_from_a_file(train, tmp_path, form):
     words = ["strategy.split=[layers.2]"]
     if form == "file":

@@ -9,6 +9,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from parallel.pipeline import ModelParallel
 from tests.parallel.pipeline.side_by_side import CUTS, Case, Pair, X, Y, chain, pipeline
 
+SLOW = pytest.mark.slow
 FIRST, LAST = range(7), range(7, 12)  # global batches of 7 and 5 samples
 
 
@@ -24,7 +25,9 @@ def gradients_agree(world, stages):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "stages"), [(2, 2), (3, 3), (4, 4), (4, 2)], ids=["2", "3", "4", "2x2"]
+    ("ranks", "stages"),
+    [(2, 2), pytest.param(3, 3, marks=SLOW), pytest.param(4, 4, marks=SLOW), (4, 2)],
+    ids=["2", "3", "4", "2x2"],
 )
 def test_E1_E2_gradients_and_norm_are_those_of_one_process(in_ranks, ranks, stages):
     in_ranks(ranks, gradients_agree, stages)

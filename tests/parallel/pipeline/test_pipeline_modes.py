@@ -41,7 +41,7 @@ def normalises(world, stages):
             assert pair.has_equal("named_parameters"), (every, schedule)
 
 
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_E8_normalisation_is_that_of_one_process_over_the_same_microbatches(in_ranks, stages):
     in_ranks(stages, normalises, stages)
 

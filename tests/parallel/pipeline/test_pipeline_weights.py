@@ -9,8 +9,9 @@ from parallel import Outcome, Settings, UsageError, World, sums
 from parallel.pipeline import Pipeline
 from tests.parallel.pipeline.side_by_side import Case, Pair, X, Y, chain, pipeline
 
+SLOW = pytest.mark.slow
 COUNTS = torch.tensor([3, 0, 1, 2, 0, 0, 5, 4, 1, 0, 2, 7]).double()
-LAYOUTS = pytest.mark.parametrize(("ranks", "stages"), [(2, 2), (4, 2)], ids=["2", "2x2"])
+LAYOUTS = pytest.mark.parametrize(("ranks", "stages"), [pytest.param(2, 2, marks=SLOW), (4, 2)])
 
 
 def tokens(outputs, batch):
@@ -152,7 +153,7 @@ def mixes_later(world, has_samples_first):
             pair.train(range(8))
 
 
-@pytest.mark.parametrize("has_samples_first", [True, False])
+@pytest.mark.parametrize("has_samples_first", [pytest.param(True, marks=SLOW), False])
 def test_weights_that_come_later_are_refused(in_ranks, has_samples_first):
     in_ranks(4, mixes_later, has_samples_first)
 
@@ -194,10 +195,14 @@ def explodes(world, stage, precision):
         assert scales[0]["_growth_tracker"] == 1
 
 
-@pytest.mark.parametrize("precision", ["float16", "float32"])
-@pytest.mark.parametrize("stage", [0, 1])
-def test_E7_what_overflows_on_one_stage_is_skipped_on_all(in_ranks, stage, precision):
-    in_ranks(2, explodes, stage, precision)
+def explodes_everywhere(world):
+    for stage in (0, 1):
+        for precision in ("float16", "float32"):
+            explodes(world, stage, precision)
+
+
+def test_E7_what_overflows_on_one_stage_is_skipped_on_all(in_ranks):
+    in_ranks(2, explodes_everywhere)
 
 
 def scaled(world):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from parallel import naming
@@ -33,6 +34,7 @@ class Holding:
         for number, held in enumerate(stages):
             for tensor in dict.fromkeys(t for layer in held for t in tensors_of(layer)):
                 self.owners.setdefault(tensor, []).append(number)
+        self._refuse_shared_statistics()
         named = [
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
@@ -44,6 +46,16 @@ class Holding:
             if len(self.owners[parameter]) > 1
         ]
         self.full: list[list[list[str]]] = []  # of each optimizer, the names of its groups
+
+    def _refuse_shared_statistics(self) -> None:
+        for name, part in self.module.named_modules():
+            mean = part.running_mean if isinstance(part, _NormBase) else None
+            if mean is not None and len(self.owners[mean]) > 1:
+                raise UsageError(
+                    f"layer {name!r}, a {type(part).__name__}, stands in several stages, and its "
+                    "running statistics would part; give each place a layer of its own, or cut "
+                    "elsewhere by strategy.split"
+                )
 
     def is_own(self, tensor: Tensor) -> bool:
         """Whether this stage computes with ``tensor``."""

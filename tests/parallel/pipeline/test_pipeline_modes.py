@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from parallel import Settings
+from parallel import Settings, UsageError
 from tests.parallel.pipeline.side_by_side import Case, Pair, X, Y, pipeline
 
 
@@ -57,6 +57,23 @@ def plain_is_the_same(world):
 
 def test_E8_without_normalisation_the_number_of_microbatches_changes_nothing(in_ranks):
     in_ranks(2, plain_is_the_same)
+
+
+def normalised_twice():
+    once = nn.BatchNorm1d(4)
+    return nn.Sequential(nn.Linear(3, 4), once, nn.Linear(4, 4), once, nn.Linear(4, 1))
+
+
+def shares_statistics(world):
+    with pytest.raises(UsageError, match="layer '1', a BatchNorm1d, stands in several stages"):
+        Pair(world, Case(normalised_twice), pipeline(2, [2]))
+    pair = Pair(world, Case(normalised_twice), pipeline(2, [1]))
+    assert pair.step(range(8), parts=4).apart() == 0
+    assert pair.has_equal("named_buffers")
+
+
+def test_running_statistics_belong_to_one_stage(in_ranks):
+    in_ranks(2, shares_statistics)
 
 
 def replicas_agree_on_buffers(world):

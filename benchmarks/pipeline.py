@@ -59,17 +59,17 @@ class Sleep(torch.autograd.Function):
     """Takes its time, forward once and backward twice, and computes nothing."""
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, seconds: float) -> Tensor:
-        """Return ``given`` after ``seconds``."""
+    def forward(ctx: Any, given: Tensor, weight: Tensor, seconds: float) -> Tensor:
+        """Return ``given`` itself after ``seconds``."""
         ctx.seconds = seconds
         time.sleep(seconds)
-        return given.clone()
+        return given.view_as(given)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient after twice the time."""
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the gradients after twice the time."""
         time.sleep(2 * ctx.seconds)
-        return gradients[0], None
+        return gradients[0], torch.zeros(()), None
 
 
 class Sleeper(nn.Module):
@@ -82,7 +82,7 @@ class Sleeper(nn.Module):
 
     def forward(self, given: Tensor) -> Tensor:
         """Return what was given, after a while."""
-        slept: Tensor = Sleep.apply(given * self.weight, self.seconds)  # type: ignore[no-untyped-call]
+        slept: Tensor = Sleep.apply(given, self.weight, self.seconds)  # type: ignore[no-untyped-call]
         return slept
 
 

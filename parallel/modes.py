@@ -57,14 +57,21 @@ def discarding(module: nn.Module, weight: Tensor | None, empty: bool) -> Iterato
         yield
         return
 
-    def select(gradient: Tensor) -> Tensor:
-        if empty or weight is None:
-            return torch.zeros_like(gradient)
-        return torch.where(weight > 0, gradient, 0.0)
-
+    select = selecting(None if empty else weight)
     hooks = [p.register_hook(select) for p in module.parameters() if p.requires_grad]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def selecting(weight: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Return what makes a gradient 0, or leaves it where ``weight`` [] is more than 0."""
+
+    def select(gradient: Tensor) -> Tensor:
+        if weight is None:
+            return torch.zeros_like(gradient)
+        return torch.where(weight > 0, gradient, 0.0)
+
+    return select

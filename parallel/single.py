@@ -51,11 +51,11 @@ class Whole(Engine):
 
     def __init__(self, work: Work) -> None:
         settings, world = work.settings, work.world
-        self.module = work.model.to(world.device)
-        if settings.precision == "float64":
-            self.module.double()  # .to(dtype) would cut complex parameters to their real part
-        naming.separate_buffers(self.module)
         self.world, self.objective = world, work.objective
+        if settings.precision == "float64":
+            work.model.double()  # .to(dtype) would cut complex parameters to their real part
+        naming.separate_buffers(work.model)
+        self.module = self.take(work.model)
         self.replicas = 1
         self.phases = Phases(world.device)
         self.tail = "backward"  # the phase that ends when backward returns
@@ -70,6 +70,10 @@ class Whole(Engine):
             self.module.compile()
         self.forward: nn.Module = TrainingLoss(self.module, work.objective)
         self._autocast = autocasting(settings.precision, world.device)
+
+    def take(self, model: nn.Module) -> nn.Module:
+        """Return ``model`` as it is trained here, before anything refers to its parameters."""
+        return model.to(self.world.device)
 
     def train_step(self, share: Share) -> StepResult:
         """Return what one optimizer step said; see ``Engine``."""
@@ -122,8 +126,12 @@ class Whole(Engine):
             number = 1.0 if empty or isinstance(scale, Tensor) else scale
             given = torch.full((), number, dtype=loss.dtype, device=loss.device)
         discard = empty or select is not None
-        with discarding(self.module, select, empty) if discard else nullcontext():
+        with self.discarding(select, empty) if discard else nullcontext():
             loss.backward(given)
+
+    def discarding(self, select: Tensor | None, empty: bool) -> AbstractContextManager[None]:
+        """Return the context in which backward adds zeros if ``empty``, or where ``select`` is."""
+        return discarding(self.module, select, empty)
 
     def _agree_on_weighing(self, weighs: bool) -> None:
         """Refuse a weight with some batches and none with others: the ranks would part ways."""

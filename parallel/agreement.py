@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.parameter import is_lazy
 
-from parallel.errors import UsageError
+from parallel.errors import DisagreementError, UsageError
 from parallel.world import World
 
 LANES = 16  # 4 to 64 cost up to 8 times as much: a row is then no multiple of two CPU vectors
@@ -78,6 +78,16 @@ def refuse_unlike(model: nn.Module, world: World) -> None:
         raise UsageError(
             f"the ranks built different models: {unlike}; build the model from the configuration "
             "alone, not from a rank's number, data or random numbers"
+        )
+
+
+def refuse_unlike_buffers(model: nn.Module, world: World) -> None:
+    """Raise ``DisagreementError`` on all ranks where they hold other buffers. Collective."""
+    unlike = first_unlike(describe(dict(model.named_buffers())), world)
+    if unlike:
+        raise DisagreementError(
+            f"the replicas have other buffers: {unlike}; register the same buffers, of "
+            "the same shape, on every rank"
         )
 
 

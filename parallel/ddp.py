@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from parallel.agreement import describe, differing, first_unlike, listed, refuse_unlike
+from parallel.agreement import differing, listed, refuse_unlike, refuse_unlike_buffers
 from parallel.divergence import Start
 from parallel.errors import DisagreementError, UsageError, own_words
 from parallel.single import Whole
@@ -54,7 +54,7 @@ class Replica(Whole):
             said = own_words(error)
             if "finished reduction in the prior iteration" in said:
                 indices = re.findall(r"rank \d+: ([\d ]+)", said)
-                raise UsageError(_unused(_at(self.module, indices))) from None
+                raise UsageError(took_no_part(_at(self.module, indices))) from None
             raise
 
     def round(self, last: bool) -> AbstractContextManager[Any]:
@@ -69,15 +69,9 @@ class Replica(Whole):
         """Compare the replicas, bit for bit; see ``Engine``."""
         held: dict[str, Tensor] = dict(self.module.named_parameters())
         if buffers:
-            others = dict(self.module.named_buffers())
-            unlike = first_unlike(describe(others), self.world)
-            if unlike:
-                raise DisagreementError(
-                    f"the replicas have other buffers: {unlike}; register the same buffers, of "
-                    "the same shape, on every rank"
-                )
+            refuse_unlike_buffers(self.module, self.world)
             self.agree_buffers()
-            held |= others
+            held |= dict(self.module.named_buffers())
         found = differing(held, self.world)
         if found:
             raise DisagreementError(self._start.explain(self.module, found, self.world))
@@ -90,7 +84,7 @@ class Replica(Whole):
         unused = [
             n for n, p in self.module.named_parameters() if p.requires_grad and p.grad is None
         ]
-        raise UsageError(_unused(unused or ["a parameter that was replaced after the start"]))
+        raise UsageError(took_no_part(unused or ["a parameter that was replaced after the start"]))
 
     def _own_backward_done(self, _: Tensor) -> None:
         """The first parameter's gradient comes last: from here backward waits for the others."""
@@ -146,7 +140,8 @@ def _at(module: nn.Module, indices: list[str]) -> list[str]:
     return [names[int(i)] for text in indices for i in text.split() if int(i) < len(names)]
 
 
-def _unused(names: list[str]) -> str:
+def took_no_part(names: list[str]) -> str:
+    """Return what is said of parameters that had no gradient."""
     return (
         f"these parameters took no part in the loss: {listed(names)}; "
         "freeze or remove them, or set strategy.find_unused_parameters=true"

@@ -97,6 +97,11 @@ def load(
         scaler.load_state_dict(state.scaler)
 
 
+def parameter_of(key: str) -> str:
+    """Return the parameter's name in "0/name/slot"."""
+    return key.partition("/")[2].rpartition("/")[0]
+
+
 def _names(module: nn.Module) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in module.named_parameters()}
 

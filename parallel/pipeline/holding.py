@@ -121,7 +121,7 @@ class Holding:
         written = self._written if writes else set()
         found.model = {name: t for name, t in found.model.items() if name in written}
         found.optimizer = {
-            name: t for name, t in found.optimizer.items() if _parameter_of(name) in written
+            name: t for name, t in found.optimizer.items() if naming.parameter_of(name) in written
         }
         return found
 
@@ -135,7 +135,7 @@ class Holding:
         self._check_groups(state)
         own = {name for name, tensor in known.items() if not tensor.is_meta}
         groups = [_part(described, own) for described in state.groups]
-        optimizer = {k: v for k, v in state.optimizer.items() if _parameter_of(k) in own}
+        optimizer = {k: v for k, v in state.optimizer.items() if naming.parameter_of(k) in own}
         model = {name: state.model[name] for name in known if name in own}
         part = EngineState(model, optimizer, groups, state.scaler)
         naming.load(part, self.module, optimizers, scaler, is_part=True)
@@ -163,11 +163,6 @@ def _on_meta(tensor: Tensor) -> Tensor:
     there = tensor.detach().to("meta")
     is_parameter = isinstance(tensor, nn.Parameter)
     return nn.Parameter(there, tensor.requires_grad) if is_parameter else there
-
-
-def _parameter_of(key: str) -> str:
-    """Return the parameter's name in "0/name/slot"."""
-    return key.partition("/")[2].rpartition("/")[0]
 
 
 def _part(described: Mapping[str, Any], own: set[str]) -> dict[str, Any]:

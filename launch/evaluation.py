@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -44,7 +45,7 @@ class Evaluator:
         found: dict[str, float] = {}
         for split, batches in self.splits.items():
             start = perf_counter()
-            counted = _Counted(batches, self.control, self.world)
+            counted = _Counted(batches, self.control, self.world, self.engine.in_step)
             outcomes = self.engine.evaluate(counted)
             judged = counted.samples if outcomes else 0  # where a model is cut, one rank judges
             metrics, samples = combine(outcomes, judged, self.world)
@@ -65,14 +66,33 @@ class StoppedError(Exception):
 class _Counted:
     """Batches, counting the samples that went by, whose ranks meet about once a second.
 
-    A rank that has no batch left goes on meeting the others until none has.
+    A rank that has no batch left goes on meeting the others until none has. ``in_step``: they meet
+    at each batch, and it has a borrowed one, of 0 samples.
     """
 
-    def __init__(self, batches: EvaluationBatches, control: Control, world: World) -> None:
+    def __init__(
+        self, batches: EvaluationBatches, control: Control, world: World, in_step: bool = False
+    ) -> None:
         self.batches, self.control, self.world = batches, control, world
+        self.in_step = in_step and world.size > 1
         self.samples = 0
 
     def __iter__(self) -> Iterator[tuple[Batch, int]]:
+        return self._together() if self.in_step else self._apart()
+
+    def _together(self) -> Iterator[tuple[Batch, int]]:
+        start, own = perf_counter(), iter(self.batches)
+        spare = None
+        for done in itertools.count(1):
+            batch, count = next(own, (spare, 0))
+            if self._meet(done, perf_counter() - start, over=not count)[0]:
+                return
+            spare = self.batches.borrowed() if batch is None else batch
+            self.samples += count
+            yield spare, count
+            self.control.tick()
+
+    def _apart(self) -> Iterator[tuple[Batch, int]]:
         start, due = perf_counter(), 1
         for done, (batch, count) in enumerate(self.batches):
             if done == due:

@@ -82,11 +82,14 @@ class Share:
     counts: samples in each; 0 marks a borrowed batch: it is computed, so that the collective
         part runs, and its gradients and buffer changes are discarded.
     total: samples in the whole global batch, over all replicas and rounds.
+    rounds: no replica has more batches of this global batch, which matters where ranks go
+        ``in_step``; 0: all have as many as this one.
     """
 
     batches: Sequence[Batch]
     counts: Sequence[int]
     total: int
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Engine(ABC):
     phases: Phases
     is_split: bool = False  # whether each rank holds another part of the model
     remembers: Mapping[str, Any] = MappingProxyType({})  # plain values, to go on with all alike
+    in_step: bool = False  # whether all ranks compute as many batches, if need be borrowed ones
     notices: Sequence[str] = ()  # what a person should know of how it runs
 
     @abstractmethod
@@ -139,7 +143,8 @@ class Engine(ABC):
     def evaluate(self, batches: Iterable[tuple[Batch, int]]) -> list[Outcome]:
         """Judge this replica's (batch, samples) pairs in evaluation mode, one outcome for each.
 
-        No gradient is kept; the module is afterwards in the mode it was in.
+        No gradient is kept; the module is afterwards in the mode it was in. 0 samples: where ranks
+        go ``in_step``, a borrowed batch, which has no outcome.
         """
 
     def check_evaluation(self) -> None:  # noqa: B027 - a whole model can be judged

@@ -19,7 +19,7 @@ from launch.data.seeds import derive, lent
 from launch.data.stream import Sharded
 from launch.data.transfer import Transfer
 from launch.data.workers import WorkerSettings
-from parallel import Batch
+from parallel import Batch, UsageError
 
 
 class EvaluationBatches:
@@ -45,6 +45,7 @@ class EvaluationBatches:
             self.items = settings.batches(share, None)
             return
         samples = len(dataset)  # type: ignore[arg-type]  # a map-style dataset has a length
+        self.first = torch.arange(min(batch_size, samples))
         self.parts = [
             Part(torch.arange(a, min(a + batch_size, samples)), 0, (seed, "evaluate", a))
             for a in range(replica * batch_size, samples, replicas * batch_size)
@@ -61,6 +62,17 @@ class EvaluationBatches:
         for part in self.parts:
             batch = self.fetch.__getitems__(part) if ready is None else next(ready)
             yield self.transfer(batch), len(part.indices)
+
+    def borrowed(self) -> Batch:
+        """Return the first batch of all, for a replica that has none and must compute one."""
+        if self.parts is None:
+            raise UsageError(
+                "a process has no sample of the stream that is evaluated, and must compute one all "
+                "the same where the model is divided; use fewer processes, or a smaller "
+                "evaluate.batch_size"
+            )
+        part = Part(self.first, 0, (self.seed, "evaluate", 0))
+        return self.transfer(self.fetch.__getitems__(part))
 
     def _streamed(self) -> Iterator[tuple[Batch, int]]:
         with lent(derive(self.seed, "evaluate")):

@@ -71,7 +71,8 @@ class TrainingShares:
                 if not self.transfer.is_identity:
                     batches = [self.transfer(batch) for batch in batches]
                 phases.end("transfer")
-                yield Share(batches, [part.count for part in step.parts], step.total)
+                counts, rounds = [part.count for part in step.parts], self.sampler.rounds(step)
+                yield Share(batches, counts, step.total, rounds)
                 phases.begin()
 
 

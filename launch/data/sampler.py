@@ -80,6 +80,10 @@ class GlobalBatchSampler(DistributedSampler[int]):
         whole, rest = divmod(self.samples, self.size)
         return whole + (1 if rest and not self.drop_last else 0)
 
+    def rounds(self, step: StepParts) -> int:
+        """Return how many parts replica 0, which has most, has in ``step``."""
+        return min(self.accumulate, -(-step.total // self.num_replicas))
+
     def permutation(self) -> Tensor:
         """Return the epoch's order of all samples [samples]."""
         generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))

@@ -162,4 +162,5 @@ class Streamed:
         phases.end("data")
         batches = [self.transfer(batch) for batch in batches]
         phases.end("transfer")
-        return Share(batches, [len(part) for part in lists] if taken else [0], total)
+        counts = [len(part) for part in lists] if taken else [0]
+        return Share(batches, counts, total, self.accumulate)

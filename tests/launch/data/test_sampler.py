@@ -78,6 +78,13 @@ def test_rounds_are_never_empty_and_apart_by_one_sample_at_most():
                 assert len(sizes) == min(a, max(1, sum(sizes)))
 
 
+def test_ranks_in_step_are_told_of_the_most_rounds_of_any():
+    for n, b, r, a in LEGAL:
+        sampler = GlobalBatchSampler(n, b, replicas=r, replica=r - 1, accumulate=a)
+        for step in walk(n, b, r, a):
+            assert sampler.rounds(step[-1]) == max(len(own.parts) for own in step)
+
+
 def test_who_has_no_sample_borrows_what_replica_0_computes_last():
     for n, b, r, a in LEGAL:
         for step in walk(n, b, r, a):

@@ -92,10 +92,24 @@ def _strike(kind: str, training: Training, folder: RunFolder) -> None:
 
 def _spoil_a_gradient(module: torch.nn.Module) -> None:
     """Make one gradient NaN, once."""
-    parameter = next(p for p in module.parameters() if p.requires_grad)
+    parameter = next(p for p in module.parameters() if p.requires_grad and len(_here(p)))
 
     def spoil(gradient: Tensor) -> Tensor:
         hook.remove()
         return gradient * float("nan")
 
+    def spoil_slice(parameter: Tensor) -> None:
+        hook.remove()
+        if parameter.grad is not None:
+            parameter.grad.mul_(float("nan"))
+
+    if hasattr(parameter, "to_local"):  # torch calls no other hook of what it divides
+        hook = parameter.register_post_accumulate_grad_hook(spoil_slice)
+        return
     hook = parameter.register_hook(spoil)
+
+
+def _here(parameter: Tensor) -> Tensor:
+    """Return the numbers that this process holds, in a row."""
+    held = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return held.detach().reshape(-1)

@@ -105,8 +105,13 @@ def total_norm(tensors: Sequence[Tensor]) -> Norm:
 
 
 def _dense(parameter: nn.Parameter) -> Tensor:
-    """Return the numbers of a gradient in place; of a sparse one its values, each index once."""
+    """Return the numbers of a gradient in place: of a divided one the part that is here.
+
+    Of a sparse one, its values, each index once.
+    """
     gradient = parameter.grad
+    if hasattr(gradient, "to_local"):  # a DTensor: to import its class takes half a second
+        return gradient.to_local()  # type: ignore[no-any-return,union-attr]  # the same
     if gradient is None or gradient.layout == torch.strided:
         return gradient  # type: ignore[return-value]  # asked for parameters with a gradient only
     parameter.grad = gradient.coalesce()

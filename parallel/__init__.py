@@ -8,6 +8,7 @@ from parallel.errors import DisagreementError, PeerLeftError, UsageError, WorldE
 from parallel.phases import Phases
 from parallel.pipeline import ModelParallel, Pipeline
 from parallel.place import Place
+from parallel.sharded import FSDP
 from parallel.single import Single
 from parallel.strategy import (
     Batch,
@@ -28,12 +29,14 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "single": Single,
     "data_parallel": DataParallel,
     "ddp": DDP,
+    "fsdp": FSDP,
     "model_parallel": ModelParallel,
     "pipeline": Pipeline,
 }
 
 __all__ = [
     "DDP",
+    "FSDP",
     "STRATEGIES",
     "Batch",
     "DataParallel",

@@ -25,6 +25,7 @@ READS_FOREIGN = {"launch.weights.archive": "files of torch.save that users name,
 PRINTS = {"launch.listeners.progress": "what a person sees", "launch.listeners.console": "same"}
 RESOLVED_LATE = {
     "launch.fault": "only a run that asks for a fault has any business with it",
+    "parallel.sharded.engine": "0.5-0.9 s of torch's, which only training with optimizers needs",
     "torch.utils.tensorboard": "0.3-0.9 s, on rank 0 only",
     "torch.utils.tensorboard.summary": "the same",
     "tensorboard.compat.proto.event_pb2": "the same",

@@ -172,7 +172,8 @@ class Config:
     )
     strategy: dict[str, Any] = key(
         {"name": "auto"},
-        "name: auto, single, data_parallel, ddp, model_parallel or pipeline, and its own keys",
+        "name: auto, single, data_parallel, ddp, fsdp, model_parallel or pipeline, and its own "
+        "keys",
     )
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)

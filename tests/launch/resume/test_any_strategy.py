@@ -14,6 +14,8 @@ WAYS = {
     "ddp 2": (2, "strategy={name: ddp}"),
     "pipeline 2": (2, "strategy={name: pipeline, split: [2], microbatches: 4}"),
     "pipeline 3": (3, "strategy={name: pipeline, stages: 3, schedule: gpipe, balance: flops}"),
+    "fsdp 2": (2, "strategy={name: fsdp, checkpoint_every: 1}"),
+    "fsdp 3": (3, "strategy={name: fsdp, blocks: [layers.0], cpu_offload: true}"),
     "2x2": (4, "strategy={name: pipeline, split: [layers.1], microbatches: 2}"),
 }
 WORDS = (
@@ -73,6 +75,11 @@ def check_resumed(go, tmp_path, saver, loaders):
 
 def test_E18_stages_go_on_as_one_process_and_one_process_as_stages(go, tmp_path):
     check_resumed(go, tmp_path, "pipeline 2", ["single", "pipeline 3"])
+    assert len(list((tmp_path / "runs/left/checkpoints/last").glob("model-*-of-00002.*"))) == 2
+
+
+def test_slices_go_on_as_one_process_as_stages_and_in_other_numbers(go, tmp_path):
+    check_resumed(go, tmp_path, "fsdp 2", ["single", "pipeline 2", "fsdp 3"])
     assert len(list((tmp_path / "runs/left/checkpoints/last").glob("model-*-of-00002.*"))) == 2
 
 

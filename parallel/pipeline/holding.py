@@ -104,6 +104,9 @@ class Holding:
                         moved[tensor] = _on_meta(tensor)
                         self.owners[moved[tensor]] = self.owners[tensor]
                     held[name] = moved[tensor]
+        for tensor in moved:  # what refers to it keeps its memory
+            del self.owners[tensor]
+        self.tied = [(moved.get(tensor, tensor), stages) for tensor, stages in self.tied]
 
     def state(
         self, optimizers: Sequence[Optimizer], scaler: Scaler, world: World, *, writes: bool

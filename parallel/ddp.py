@@ -13,10 +13,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from parallel.agreement import differing, listed, refuse_unlike, refuse_unlike_buffers
+from parallel.buckets import Bucketed
 from parallel.divergence import Start
 from parallel.errors import DisagreementError, UsageError, own_words
+from parallel.imagined import stand_in
 from parallel.single import Whole
-from parallel.strategy import Engine, Share, StepResult, Strategy, Work
+from parallel.strategy import Engine, Rehearsal, Share, StepResult, Strategy, Work
 from parallel.world import World
 
 
@@ -121,6 +123,12 @@ class DDP(Strategy):
         engine = Whole(work) if world.size == 1 else Replica(work, self)
         engine.notices = notices
         return engine
+
+    def rehearse(self, work: Work) -> Rehearsal:
+        """Yield one replica: they are all alike."""
+        model = stand_in(work.model, work.settings.precision)
+        kind = Whole if work.world.size == 1 else Bucketed
+        yield kind(replace(work, model=model))
 
 
 def _buffers_enter_the_math(module: nn.Module) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from parallel.imagined import stand_in
 from parallel.phases import Phases
 from parallel.world import World
 
@@ -171,6 +172,9 @@ class Engine(ABC):
         """Go on from ``state``. Raises ``UsageError`` where names or shapes differ."""
 
 
+Rehearsal = Generator[Engine, None, None]  # see ``Strategy.rehearse``
+
+
 class Strategy(ABC):
     """One way to spread a training step over processes. Subclass as a frozen dataclass.
 
@@ -209,6 +213,14 @@ class Strategy(ABC):
     ) -> Engine:
         """Put ``model`` to work on this process's device. Collective."""
         return self.start(Work(model, make_optimizer, objective, settings, world))
+
+    def rehearse(self, work: Work) -> Rehearsal:
+        """Yield the engine of each process of one replica, to see what memory it takes.
+
+        work: of an ``Imagined`` world. Each engine trains on fake tensors before the next is asked
+        for, on a stand-in of its own for the model; its collectives meet nobody.
+        """
+        yield self.start(replace(work, model=stand_in(work.model, work.settings.precision)))
 
     @abstractmethod
     def start(self, work: Work) -> Engine:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from parallel.errors import UsageError
+from parallel.imagined import stand_in
 from parallel.modes import autocasting
+from parallel.pipeline.alone import devices
 from parallel.pipeline.engine import Course, Pipelined
 from parallel.pipeline.holding import split_layers
 from parallel.pipeline.layers import Layers, layers
@@ -21,7 +23,7 @@ from parallel.pipeline.schedule import KINDS, in_flight
 from parallel.pipeline.split import cuts_of
 from parallel.pipeline.unbuilt import unbuilt
 from parallel.pipeline.wire import measure
-from parallel.strategy import Engine, Objective, Strategy, Work
+from parallel.strategy import Engine, Objective, Rehearsal, Strategy, Work
 from parallel.world import World
 
 NO_OUTPUTS = (
@@ -135,6 +137,15 @@ class ModelParallel(Strategy):
             if work.settings.precision == "float64":
                 for layer in own:
                     layer.double()
+
+    def rehearse(self, work: Work) -> Rehearsal:
+        """Yield the engine of each stage. Nothing is timed: time is cut by arithmetic."""
+        self.check(work.world.size)
+        self.check_objective(work.objective)
+        found = layers(stand_in(work.model, work.settings.precision, lambda _: False))
+        counted = replace(self, balance="flops" if self.balance == "time" else self.balance)
+        cuts = self._remembered(found, work) or counted._choose(found, work, 0.0, None).cuts
+        return devices(work, cuts, self.course)
 
     def _remembered(self, found: Layers, work: Work) -> tuple[int, ...]:
         """Return an earlier cut: measured anew, another would change noise and rounding."""

@@ -33,6 +33,9 @@ class Recipe:
     places: Mapping[str, Place]
     dtypes: Mapping[str, torch.dtype]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recipe:
+        return self  # it never changes, and is long
+
     def empty(self, names: Collection[str]) -> list[str]:
         """Return those of ``names`` that the steps leave without values, or in part."""
         _, missing = plan(self.tape, {self.places[name].storage for name in names})

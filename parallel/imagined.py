@@ -1,0 +1,85 @@
+"""A process among others that are not there, and a model without numbers: to try a step on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from parallel.world import World
+
+T = TypeVar("T")
+DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+@dataclass(frozen=True)
+class Imagined(World):
+    """A world in which every other rank says what this one says; nothing is sent."""
+
+    def sum_later(self, value: Tensor) -> Callable[[], Tensor]:
+        """Return what returns ``value``."""
+        return lambda: value
+
+    def gather_later(self, row: Tensor) -> Callable[[], Tensor]:
+        """Return what returns ``size`` times the ``row``."""
+        return lambda: torch.stack([row] * self.size)
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return ``size`` times the ``value``."""
+        return [value] * self.size
+
+    def share(self, value: T) -> T:
+        """Return ``value``."""
+        return value
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Leave ``tensors`` as they are."""
+
+    def barrier(self) -> None:
+        """Wait for nobody."""
+
+    def among(self, teams: Sequence[Sequence[int]], backend: str | None = None) -> World:
+        """Return this rank's place in the one of ``teams`` that it is in."""
+        for team in teams:
+            if self.rank in team:
+                return replace(self, rank=list(team).index(self.rank), size=len(team))
+        return replace(self, rank=0, size=1)
+
+
+def fresh(tree: Any, device: torch.device) -> Any:
+    """Return ``tree`` with fresh tensors of the same shapes, types and strides on ``device``."""
+    return tree_map_only(Tensor, lambda each: _like(each, each.dtype, device), tree)
+
+
+def stand_in(
+    model: nn.Module, precision: str, is_held: Callable[[Tensor], bool] = lambda _: True
+) -> nn.Module:
+    """Return a copy of ``model``, its numbers aside: under a fake mode it takes no memory.
+
+    Tensors that are not ``is_held`` are on the meta device. It stays where and what it is: a
+    ``.to()`` is left out, which has nothing to do, and which torch refuses to fake tensors.
+    """
+    wider = DOUBLE if precision == "float64" else {}
+
+    def own(tensor: Tensor) -> Tensor:
+        device = torch.device("cpu" if is_held(tensor) else "meta")
+        return _like(tensor, wider.get(tensor.dtype, tensor.dtype), device)
+
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(own(parameter), parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = own(buffer)
+    copied = copy.deepcopy(model, memo).train()
+    for part in copied.modules():
+        part.__dict__["_apply"] = lambda fn, recurse=True, part=part: part
+    return copied
+
+
+def _like(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=device)

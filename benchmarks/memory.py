@@ -8,9 +8,8 @@ built is read from /proc (Linux); then they do it once more while a tracker coun
 tensors. Both are printed with how far the prediction is off. What kernels and a process take beside
 tensors was fitted on the cases `fitted`; the cases `held-out` are others.
 
-glibc keeps freed memory for later, so that a process seems to need more than it does; here all
-blocks of 64 KiB and more are given back at once: MALLOC_MMAP_THRESHOLD_=65536 and
-MALLOC_TRIM_THRESHOLD_=65536. Without these two a process takes more than is printed.
+glibc keeps freed memory, so that a process seems to need more than it does; here blocks of 64 KiB
+and more are given back at once: MALLOC_MMAP_THRESHOLD_=65536, MALLOC_TRIM_THRESHOLD_=65536.
 """
 
 from __future__ import annotations
@@ -70,13 +69,12 @@ class Case:
         """Return one batch without meaning, as the loader gives it."""
         task, dtype = self.task, torch.float64 if self.precision == "float64" else torch.float32
         if isinstance(task, Text):
-            size = task.context + 1
-            return torch.zeros(self.samples, size, dtype=torch.int64, device=device)
+            return torch.zeros(self.samples, task.context + 1, dtype=torch.int64, device=device)
         labels = torch.zeros(self.samples, dtype=torch.int64, device=device)
         if isinstance(task, Autoencoder):
             size = task.image_size
             return torch.ones(self.samples, 3, size, size, dtype=dtype, device=device)
-        inputs = (1, 8, 8) if isinstance(task, Digits) else (getattr(task, "features", 1),)
+        inputs = (task.features,) if isinstance(task, Net) else (1, 8, 8)
         return torch.ones(self.samples, *inputs, dtype=dtype, device=device), labels
 
     def optimizers(self, model: nn.Module) -> list[Optimizer]:
@@ -108,6 +106,10 @@ FITTED = {
     "text 1f1b again": Case(
         Text(width=256, layers=8, context=128), 8, 4, pipeline(2, [5], "1f1b", 4, 1), processes=2
     ),
+    "text gpipe again, AdamW": Case(
+        Text(width=128, layers=12, context=192),
+        *(8, 4, pipeline(2, [7], "gpipe", 4, 2), 2, "float32", "AdamW"),
+    ),
     "digits": Case(Digits(width=64), 1024),
     "digits ddp": Case(Digits(width=64), 512, 2, DDP(), processes=2),
 }
@@ -127,13 +129,9 @@ HELD_OUT = {
     "text 320 wide, 3 stages, 1f1b, 8": Case(
         Text(width=320, layers=10, context=64), 8, 8, pipeline(3, [4, 8], "1f1b", 8, 0), 3
     ),
-    "text 128 wide, 2 stages, gpipe, 4, again by 2, AdamW": Case(
-        Text(width=128, layers=12, context=192),
-        8,
-        4,
-        pipeline(2, [7], "gpipe", 4, 2),
-        2,
-        optimizer="AdamW",
+    "text 224 wide, 2 stages, 1f1b, 6, again by 3, AdamW": Case(
+        Text(width=224, layers=7, heads=7, context=160),
+        *(6, 6, pipeline(2, [4], "1f1b", 6, 3), 2, "float32", "AdamW"),
     ),
     "two linear layers, float64, momentum": Case(
         Net(features=2048, width=4096), 1024, precision="float64", optimizer="momentum"
@@ -153,7 +151,7 @@ def predicted(case: Case) -> list[Footprint]:
 
 
 def measured(name: str) -> list[dict[str, int]]:
-    """Return what each process took: of its own, and in tensors."""
+    """Return what each process took itself, and in tensors."""
     environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "rank", name, f"{folder}/store"]
@@ -214,11 +212,10 @@ def warm_up(dtype: torch.dtype) -> None:
         optimizer.step()
 
 
-def resident(field_name: str) -> int:
+def resident(name: str) -> int:
     """Return bytes of this process's memory: VmRSS now, VmHWM at most."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    [line] = [line for line in lines if line.startswith(f"{field_name}:")]
-    return int(line.split()[1]) * 1024
+    words = Path("/proc/self/status").read_text().split()
+    return int(words[words.index(f"{name}:") + 1]) * 1024
 
 
 def table(names: Sequence[str]) -> None:
@@ -246,8 +243,7 @@ def main(words: list[str]) -> None:
         sys.stdout.write(json.dumps(train(case, int(words[3]), words[2])))
         return
     sets = {"fitted": list(FITTED), "held-out": list(HELD_OUT)}
-    asked = words or ["held-out"]
-    table([name for word in asked for name in sets.get(word, [word])])
+    table([name for word in words or ["held-out"] for name in sets.get(word, [word])])
 
 
 if __name__ == "__main__":

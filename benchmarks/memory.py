@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -38,8 +38,6 @@ from launch.tasks.net import Net
 from launch.tasks.text import Text
 from parallel import DDP, Pipeline, Settings, Share, Single, Strategy, Work, World, join
 from parallel.memory import Footprint, predict, take_steps
-from parallel.pipeline.holding import split_layers
-from parallel.pipeline.layers import layers
 from parallel.tracker import Tracker
 
 ROOT = Path(__file__).parents[1]
@@ -90,8 +88,9 @@ class Case:
 
 
 def pipeline(stages: int, split: Sequence[int], schedule: str, rounds: int, every: int) -> Pipeline:
-    """Return a strategy that measures nothing."""
-    return Pipeline(stages, list(split), "params", None, every, rounds, schedule)
+    """Return a strategy that times nothing, and builds no more than a stage in a process."""
+    given = Pipeline(stages, list(split), "params", microbatches=rounds, schedule=schedule)
+    return replace(given, checkpoint_every=every, build="stage")
 
 
 FITTED = {
@@ -169,7 +168,7 @@ def train(case: Case, rank: int, store: str) -> dict[str, int]:
         warm_up(torch.float64 if case.precision == "float64" else torch.float32)
         base = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
-        engine = case.strategy.start(case.work(built(case, rank), world))
+        engine = case.strategy.start(case.work(case.strategy.construct(case.task.model), world))
         batches = [case.batch("cpu") for _ in range(case.rounds)]
         share = Share(batches, [1] * case.rounds, case.rounds)
         for _ in range(2):
@@ -178,24 +177,10 @@ def train(case: Case, rank: int, store: str) -> dict[str, int]:
         del engine
         tracker = Tracker(world.device)
         with tracker:
-            engine = case.strategy.start(case.work(built(case, rank), world))
+            engine = case.strategy.start(case.work(case.strategy.construct(case.task.model), world))
             batches = [case.batch("cpu") for _ in range(case.rounds)]
             take_steps(engine, tracker, batches, 2)
         return {"process": taken, "tensors": tracker.peak}
-
-
-def built(case: Case, rank: int) -> nn.Module:
-    """Return the model; of one that is cut, the other stages on the meta device."""
-    if not isinstance(case.strategy, Pipeline):
-        return case.task.model()
-    with torch.device("meta"):
-        model = case.task.model()
-    stages = split_layers(layers(model), [int(at) for at in case.strategy.split])
-    for layer in stages[rank % len(stages)]:
-        layer.to_empty(device="cpu")
-        for parameter in layer.parameters():
-            nn.init.normal_(parameter, std=0.02)
-    return model
 
 
 def warm_up(dtype: torch.dtype) -> None:

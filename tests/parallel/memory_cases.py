@@ -117,7 +117,8 @@ class Case:
 
 
 def pipeline(split, schedule="1f1b", microbatches=4, every=0):
-    return Pipeline(len(split) + 1, split, "params", None, every, microbatches, schedule)
+    keys = {"checkpoint_every": every, "microbatches": microbatches, "schedule": schedule}
+    return Pipeline(len(split) + 1, split, "params", **keys)
 
 
 def counted(case, world):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from parallel import DDP, Settings, Single, UsageError, World
+from parallel import DDP, Pipeline, Settings, Single, UsageError, World
 from parallel.memory import predict
 from tests.parallel.memory_cases import (
     META,
@@ -116,3 +116,21 @@ def test_a_prediction_wants_a_batch():
 def test_fewer_processes_than_stages_are_refused():
     with pytest.raises(UsageError, match="wants at least 2 processes"):
         Case(linear, (16,), pipeline([2]), 1).predicted()
+
+
+def test_a_model_that_is_built_by_stages_is_predicted_like_any():
+    case = Case(linear, (64,) * 4, replace(pipeline([2]), build="stage"), 2)
+    model = case.strategy.construct(linear)
+    found = predict(case.strategy, case.work(model, World(size=2)), case.batches())
+    assert found == case.predicted()
+    assert all(p.is_meta for p in model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_cut_that_would_be_timed_is_found_by_arithmetic(precision):
+    case = Case(linear, (64,) * 8, Pipeline(2), 2, settings=Settings(precision))
+    first, second = case.predicted()
+    each = 4 if precision == "float32" else 8
+    size = sum(p.numel() for p in linear().parameters()) * each
+    assert first.parameters + second.parameters == size
+    assert first.parameters > 0 < second.parameters

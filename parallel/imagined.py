@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 
+from parallel.errors import UsageError
 from parallel.world import World
 
 T = TypeVar("T")
@@ -49,6 +53,25 @@ class Imagined(World):
             if self.rank in team:
                 return replace(self, rank=list(team).index(self.rank), size=len(team))
         return replace(self, rank=0, size=1)
+
+
+@contextmanager
+def unconnected(size: int) -> Iterator[None]:
+    """Open a process group of ``size``, of whose ranks this one alone is there; close it again.
+
+    For what asks torch for a group. Collectives return at once, and what they return means
+    nothing. Raises ``UsageError`` in a process that trains.
+    """
+    if dist.is_initialized():
+        raise UsageError(
+            "the memory that this strategy takes is predicted in a process of its own, and this "
+            "one trains with others; start one without torchrun"
+        )
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def fresh(tree: Any, device: torch.device) -> Any:

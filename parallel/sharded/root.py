@@ -17,6 +17,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._python_dispatch import _disable_current_modes
 
 from parallel.errors import UsageError, own_words
 from parallel.sharded.keys import Keys
@@ -61,7 +62,8 @@ class Divider:
 
     def __init__(self, world: World, keys: Keys) -> None:
         group = world.group or torch.distributed.group.WORLD
-        self.mesh = DeviceMesh.from_group(group, world.device.type)  # type: ignore[arg-type]  # open
+        with _disable_current_modes():  # of tensors without numbers it could not tell its ranks
+            self.mesh = DeviceMesh.from_group(group, world.device.type)  # type: ignore[arg-type]  # open
         self.world, self.keys = world, keys
         self._brought: set[Tensor] = set()  # buffers
         pin = world.device.type == "cuda"

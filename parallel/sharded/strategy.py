@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
 
+from parallel.imagined import stand_in, unconnected
 from parallel.sharded.keys import Keys
 from parallel.single import Whole
-from parallel.strategy import Engine, Strategy, Work
+from parallel.strategy import Engine, Rehearsal, Strategy, Work
 from parallel.world import World
 
 
@@ -34,3 +36,9 @@ class FSDP(Keys, Strategy):
                 f"one process divides nothing: it ignores strategy.{', strategy.'.join(ignored)}"
             ]
         return engine
+
+    def rehearse(self, work: Work) -> Rehearsal:
+        """Yield one process's part: all have about as much."""
+        model = stand_in(work.model, work.settings.precision)
+        with unconnected(work.world.size) if work.world.size > 1 else nullcontext():
+            yield self.start(replace(work, model=model))

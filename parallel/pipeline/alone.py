@@ -6,6 +6,7 @@ as a real one does; the gradients that come back have the form of what was sent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from parallel.imagined import stand_in
 from parallel.pipeline.engine import Course, Pipelined
 from parallel.pipeline.holding import split_layers
 from parallel.pipeline.layers import layers, tensors_of
-from parallel.pipeline.link import Lines, Links, Receiver, Sender
+from parallel.pipeline.link import Lines, Links, Receiver, Sender, Under
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.schedule import in_flight
 from parallel.pipeline.tree import described, empty, flatten
@@ -65,23 +66,29 @@ class Inbox(Receiver):
     def __init__(self, lines: Lines, device: torch.device, forms: list[Any]) -> None:
         super().__init__(lines, 0, device)
         self.forms, self._next = forms, 0
+        self._numbers: dict[str, int] = {}
 
-    def receive(self) -> tuple[Any, list[Tensor]]:
-        """Return the next form, and its tensors."""
-        form = self.forms[self._next]
+    def _number(self) -> int:
+        form = self.form(self.forms[self._next])
         self._next += 1
-        return form, empty(form, self.device)
+        number = self._numbers.setdefault(json.dumps(form), len(self._numbers))
+        self._forms[number] = form
+        return number
+
+    def form(self, sent: Any) -> Any:
+        """Return the form of what comes, of what was sent."""
+        return sent
+
+    def _post(self, number: int) -> tuple[list[Tensor], list[Under]]:
+        return empty(self._forms[number], self.device), []
 
 
 class Gradients(Inbox):
     """Receives what comes back for the next of ``forms``: its tensors that require gradients."""
 
-    def receive(self) -> tuple[Any, list[Tensor]]:
-        """Return the next gradients' form, and the gradients."""
-        form = self.forms[self._next]
-        self._next += 1
-        back = [{"tensor": [d, s, False]} for d, s, requires in described(form) if requires]
-        return back, empty(back, self.device)
+    def form(self, sent: Any) -> Any:
+        """Return the form of the gradients."""
+        return [{"tensor": [d, s, False]} for d, s, requires in described(sent) if requires]
 
 
 def devices(work: Work, cuts: Sequence[int], course: Course) -> Rehearsal:

@@ -70,6 +70,7 @@ class Pipelined(Engine):
     def _connect(self, work: Work, own: Sequence[nn.Module], links: Links) -> None:
         """Meet those that hold the same parameters, and start with their values. Collective."""
         mesh, course, settings = self.mesh, self.course, work.settings
+        links.post_ahead()
         self.passage = Passage(
             mesh,
             Stage(own, course.checkpoint_every, self._called(own[-1])),

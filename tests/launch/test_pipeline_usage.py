@@ -32,7 +32,7 @@ LAYERS = "0 (layers.0), 1 (layers.1), 2 (layers.2), 3 (layers.3), 4 (layers.4)"
         ("strategy.split=[1.5]", SPLIT + "[1.5]"),
         ("strategy.split=[null]", SPLIT + "[None]"),
         ("strategy.chunks=2", "there is no key strategy.chunks (known here: stages, split, "
-         "balance, memory_limit_gib, checkpoint_every, microbatches, schedule)"),
+         "balance, memory_limit_gib, checkpoint_every, build, microbatches, schedule)"),
     ],
 )  # fmt: skip
 def test_a_key_that_cannot_be_is_refused_before_anything_starts(train, word, said):

@@ -41,7 +41,7 @@ def test_gpipe_holds_all_microbatches_and_1f1b_what_is_in_flight():
     flying = Case(linear, counts, pipeline([2], "1f1b", 8), 2, optimizer=SGD).predicted()
     message = 64 * 512 * 4
     assert gpipe[0].activations >= 8 * message
-    assert 2 * message <= flying[0].activations <= 5 * message
+    assert 2 * message <= flying[0].activations <= 6 * message
 
 
 def test_checkpoints_lower_activations():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, default_collate
 
-from parallel import Batch
+from parallel import Batch, UsageError
 
 Loss = Tensor | tuple[Tensor, Tensor | float] | Mapping[str, Any]
 
@@ -94,6 +94,11 @@ class Task(ABC):
 
     def inputs(self, batch: Batch) -> Any:
         """Return what the model's first layer gets: the first of a pair."""
+        if not isinstance(batch, tuple | list):
+            raise UsageError(
+                f"the batch is a {type(batch).__name__}, of which the model's first layer gets a "
+                f"part; define inputs(self, batch) in {type(self).__name__}"
+            )
         return batch[0]
 
     def loss_of_outputs(self, outputs: Any, batch: Batch) -> Loss:

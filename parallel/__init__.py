@@ -30,8 +30,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "data_parallel": DataParallel,
     "ddp": DDP,
     "fsdp": FSDP,
-    "model_parallel": ModelParallel,
     "pipeline": Pipeline,
+    "model_parallel": ModelParallel,
 }
 
 __all__ = [

@@ -31,6 +31,7 @@ mp.get_context("forkserver").set_forkserver_preload(
         "torch.distributed",
         "torch._dynamo",  # optimizers import it
         "launch.train",
+        "parallel.sharded.engine",  # a second, in each rank that divides a model
         "numpy",
         "torch.utils.tensorboard.summary",  # and what else rank 0 imports late: half a second
         "tensorboard.compat.proto.event_pb2",

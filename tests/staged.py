@@ -129,3 +129,34 @@ class Seeded(Waves):
     def model(self):
         torch.manual_seed(3)
         return super().model()
+
+
+class Leaky(nn.Module):
+    """Offers layers, and does something between them that they do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+    def pipeline_layers(self):
+        return {"first": self.first, "second": self.second}
+
+
+@dataclass
+class Leaks(Waves):
+    """A model whose layers in order are another model."""
+
+    def model(self):
+        return Leaky()
+
+
+@dataclass
+class Named(Waves):
+    """Batches that are dicts, of which nobody said what the model gets."""
+
+    def collate(self, samples):
+        x, y = super().collate(samples)
+        return {"x": x, "y": y}

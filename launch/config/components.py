@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from launch.config.annotations import settings_of
+from launch.config.annotations import plain_defaults, settings_of
 from launch.config.building import build, call, find_target
 from launch.config.errors import ConfigError, nearest, refuse, shown
 from launch.config.filling import fill
@@ -35,9 +35,11 @@ def build_strategy(settings: Mapping[str, Any], world_size: int) -> Strategy:
 def _refuse_keys_of_auto(name: Any, own: Mapping[str, Any]) -> None:
     """Raise where keys of one strategy would hold or not by the number of processes."""
     if name == "auto" and own:
+        key = next(iter(own))
+        having = [n for n, cls in STRATEGIES.items() if key in plain_defaults(cls)] or ["ddp"]
         raise ConfigError(
-            f"strategy.name=auto has no keys of its own, met strategy.{next(iter(own))}; "
-            "name the strategy that has it, such as strategy.name=ddp"
+            f"strategy.name=auto has no keys of its own, met strategy.{key}; "
+            f"name the strategy that has it, such as strategy.name={having[0]}"
         )
 
 

@@ -7,9 +7,10 @@ from dataclasses import MISSING, Field, fields
 from textwrap import fill as wrap
 from typing import Any
 
-from launch.config.annotations import hints_of, section_of
+from launch.config.annotations import hints_of, section_of, settings_of
 from launch.config.errors import as_typed
 from launch.config.schema import Config
+from parallel import STRATEGIES
 
 _WIDTH = 100
 _FLAGS = (
@@ -55,7 +56,22 @@ def _sections() -> list[tuple[str, list[Row]]]:
             top += _rows(field, field.name)
         if section is not None:
             inner.append((f"{field.name}: {section.__doc__}", _section(section, field.name)))
-    return [("keys, with their defaults", top), *inner]
+    return [("keys, with their defaults", top), *inner, *_strategies()]
+
+
+def _strategies() -> list[tuple[str, list[Row]]]:
+    """Return the keys of each strategy that has some of its own."""
+    found = []
+    for name, strategy in STRATEGIES.items():
+        rows = [
+            row
+            for field in settings_of(strategy) or []
+            for row in _rows(field, "strategy." + field.name)
+        ]
+        if rows:
+            first = (strategy.__doc__ or "").partition("\n")[0]
+            found.append((f"strategy.name={name}: {first}", rows))
+    return found
 
 
 def _section(section: type, name: str) -> list[Row]:

@@ -87,13 +87,18 @@ def choose(costs: Sequence[LayerCost], terms: Terms) -> Plan:
     by, values = _measured(costs, terms.balance)
     seconds = _message_s(costs, terms, by)
     memory, limit = _Memory(costs, terms), terms.memory_limit_gib
-    cuts = cut(
-        values,
-        terms.stages,
-        messages=[2 * each for each in seconds],  # there, and the gradient back
-        fits=None if limit is None else lambda s, a, b: memory.held(s, a, b) <= limit * GIB,
-    )
-    return _plan(costs, terms, cuts)
+
+    def fits(stage: int, a: int, b: int) -> bool:
+        return limit is None or memory.held(stage, a, b) <= limit * GIB
+
+    sent = [2 * each for each in seconds]  # there, and the gradient back
+    found = [cut(values, terms.stages, messages=each, fits=fits) for each in (sent, None)]
+    equal = even(len(costs), terms.stages)
+    stages = enumerate(bounds(len(costs), equal))
+    if all(fits(stage, a, b) for stage, (a, b) in stages):
+        found.append(equal)  # the dearest stage is not all: a first one fills the pipeline
+    best = max(found, key=lambda cuts: _forecast(costs, terms, cuts).speed_up)
+    return _plan(costs, terms, best)
 
 
 def given(costs: Sequence[LayerCost], terms: Terms, split: Sequence[int | str]) -> Plan:

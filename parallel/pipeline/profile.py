@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -173,10 +174,11 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _failed(name: str, layer: nn.Module, given: Any, by: str, error: Exception) -> str:
     met = tree_map_only(Tensor, _described, given)
     numbers = "" if by == "time" else "; strategy.balance=time runs it on numbers"
+    place = extract_tb(error.__traceback__)[-1]
     return (
         f"layer {name!r}, a {type(layer).__name__}, raises {type(error).__name__} on {met}: "
-        f"{own_words(error)}; layers run in order, each on what the one before it returned"
-        f"{numbers}"
+        f"{own_words(error)} ({place.filename}:{place.lineno}); layers run in order, each on what "
+        f"the one before it returned{numbers}"
     )
 
 

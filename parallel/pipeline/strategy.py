@@ -14,6 +14,7 @@ from parallel.pipeline.alone import devices
 from parallel.pipeline.engine import Course, Pipelined
 from parallel.pipeline.holding import split_layers
 from parallel.pipeline.layers import Layers, layers
+from parallel.pipeline.likeness import refuse_another_model
 from parallel.pipeline.link import Links, connect
 from parallel.pipeline.materialize import materialize
 from parallel.pipeline.mesh import Mesh
@@ -186,6 +187,7 @@ class ModelParallel(Strategy):
         device = work.world.device
         with autocasting(work.settings.precision, device)():
             costs = profile(found, _example(work), self.balance, device)
+        refuse_another_model(found, work)
         if isinstance(self.split, str):
             return choose(costs, terms)
         return given(costs, terms, self.split)

@@ -93,3 +93,19 @@ def test_a_split_by_name_is_taken_from_the_command_and_from_a_file(train, tmp_pa
     ended = train(*words, *PIPELINE, "train.max_steps=1", processes=2)
     assert ended.codes == [0, 0], ended.output
     assert "2 stages of 5 layers, cut before 2 (layers.2):" in ended.output
+
+
+def test_layers_that_do_not_compute_what_the_model_does_are_refused(train):
+    words = ("task._target_=tests.staged.Leaks", "strategy.name=pipeline", "train.max_steps=1")
+    ended = train(*words, processes=2)
+    assert 0 not in ended.codes
+    assert "pipeline_layers() leaves out or adds something that forward() does" in ended.output
+    assert "Traceback" not in ended.output
+
+
+def test_a_dict_batch_of_which_nobody_said_what_the_model_gets_is_explained(train):
+    words = ("task._target_=tests.staged.Named", "strategy.name=pipeline", "train.max_steps=1")
+    ended = train(*words, processes=2)
+    assert 0 not in ended.codes
+    assert "define inputs(self, batch) in Named" in ended.output
+    assert "Traceback" not in ended.output

@@ -24,6 +24,7 @@ def status(tmp_path: Path, name: str = "a") -> dict:
     return json.loads((tmp_path / "runs" / name / "status.json").read_text())
 
 
+@pytest.mark.slow
 def test_A6_the_launchers_summary_names_the_first_failure(run_module):
     started = monotonic()
     ended = run_module("launch.train", *QUICK, "task.fault=raise", processes=2)

@@ -39,7 +39,8 @@ def test_the_weights_go_into_the_readers_bare_model(train, tmp_path):
     (tmp_path / "mine.py").write_text(PYTHON[0])
     (tmp_path / "mine.yaml").write_text(next(t for language, t in BLOCKS if language == "yaml"))
     assert train("mine.yaml", processes=2).codes == [0, 0]
-    (tmp_path / "out.py").write_text(f"""{PYTHON[2]}
+    script = next(text for text in PYTHON if "load_model" in text)
+    (tmp_path / "out.py").write_text(f"""{script}
 from safetensors.torch import load_file
 
 path = "runs/mine/checkpoints/last/model.safetensors"

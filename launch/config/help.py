@@ -16,7 +16,7 @@ _WIDTH = 100
 _FLAGS = (
     ("--help", "show this"),
     ("--print-config", "show the configuration in full and end"),
-    ("--max-minutes M", "save and stop after M minutes; the same command goes on from there"),
+    ("--max-minutes M", "save and stop after M minutes; the same command goes on"),
 )
 _ENDING = (
     "Tasks to begin with are in launch/tasks, your own is any class that task._target_ names.",
@@ -41,7 +41,7 @@ def help_text(module: str = "launch.train", flags: Sequence[tuple[str, str]] = _
         *(f"  {flag:<{widths[0]}}  {meaning}" for flag, meaning in flags),
     ]
     for title, section in sections:
-        lines += ["", title, *(_line(row, widths) for row in section)]
+        lines += ["", wrap(title, _WIDTH), *(_line(row, widths) for row in section)]
     return "\n".join([*lines, "", *_ENDING])
 
 

@@ -172,7 +172,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _failed(name: str, layer: nn.Module, given: Any, by: str, error: Exception) -> str:
-    met = tree_map_only(Tensor, _described, given)
+    met = f"{tree_map_only(Tensor, _described, given)}"[:300]  # sets are shown as they are
     numbers = "" if by == "time" else "; strategy.balance=time runs it on numbers"
     place = extract_tb(error.__traceback__)[-1]
     return (

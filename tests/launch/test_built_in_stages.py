@@ -8,6 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 TEXT = (
     "task={_target_: launch.tasks.text.Text, width: 16, layers: 2, context: 16}",
     "train.global_batch_size=8",

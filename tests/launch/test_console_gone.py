@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -172,6 +172,7 @@ def test_a_rank_with_more_samples_ends_the_run_at_its_start(train, task):
     assert ended.output.count("differs by rank") == 1
 
 
+@pytest.mark.slow
 def test_A13_who_waits_too_long_says_for_whom(train, tmp_path):
     ended = train(*QUICK, "task.sleep_s=6", "launch.timeout_s=2", processes=2, timeout_s=30)
     assert ended.codes == [1, 1]

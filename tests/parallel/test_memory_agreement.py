@@ -13,6 +13,9 @@ from tests.parallel.memory_cases import (
     tokens,
 )
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 WITHIN = 0.01
 ALONE = {
     "linear": Case(linear),

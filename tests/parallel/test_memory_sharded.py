@@ -5,6 +5,9 @@ from parallel import Settings, UsageError
 from parallel.sharded import FSDP
 from tests.parallel.memory_cases import Case, attention, convolutions, counted, linear, tokens
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 WITHIN = 0.01
 CASES = {
     "plain": Case(linear, (2048,), FSDP(), 2),

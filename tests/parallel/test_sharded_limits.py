@@ -18,6 +18,8 @@ from tests.parallel.test_sharded_gradients import (
     start,
 )
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
 
 class Nested(nn.Module):
     """Lists in lists, and a list of what has no parameters."""

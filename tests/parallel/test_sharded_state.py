@@ -14,6 +14,9 @@ from parallel import DDP, FSDP, EngineState, Single, UsageError, World
 from tests.parallel.test_sharded_gradients import Blocks, Tied, adamw, chain, share, start, whole
 from tests.parallel.test_sharded_training import Normed, Wide, apart, fused, train, two
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 LONG = {"precision": "float64", "clip_norm": 0.5}
 
 

@@ -23,6 +23,8 @@ from tests.parallel.test_sharded_gradients import (
     whole,
 )
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
 
 class Normed(nn.Module):
     """Blocks with buffers, without dropout."""

@@ -152,6 +152,7 @@ def one_stays_away(world, folder, is_leaving):
     world.barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_leaving", [True, False], ids=["on the way out", "in time"])
 def test_rank_0_does_not_wait_for_ever_for_a_shard_that_does_not_come(
     in_ranks, tmp_path, is_leaving

@@ -136,6 +136,7 @@ def let_go_on(tmp_path):
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_a_signal_holds_is_named_with_the_way_to_free_it(
     train, left, noisy, tmp_path, let_go_on, rank

@@ -10,6 +10,9 @@ import torch
 
 from launch.checkpoint import newest, read
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 SPLIT = "strategy._target_=tests.split.Split"
 SINGLE = "strategy.name=single"
 slow = pytest.mark.slow

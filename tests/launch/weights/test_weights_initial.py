@@ -310,6 +310,7 @@ def test_a_model_on_meta_that_could_not_get_memory_is_refused(tmp_path):
         init_from(tmp_path / "a.safetensors", model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
 def test_a_stage_takes_memory_for_its_own_weights_of_a_file_only(tmp_path, own):
     """8 layers of 16 MiB in the file, of which one is kept; all that is anonymous counts."""

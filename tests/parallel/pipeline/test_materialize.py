@@ -118,6 +118,7 @@ def test_a_model_on_meta_that_brings_no_recipe_is_refused():
         materialize(model, list(model), CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", ["", ".apply(init)"])
 def test_a_process_never_holds_more_than_its_own_and_one_foreign_tensor(again):
     """16 layers of 16 MiB, of which it keeps one; ``again`` draws all of them a second time."""

@@ -11,6 +11,9 @@ from torch import nn
 from parallel import Outcome, UsageError
 from tests.parallel.pipeline.side_by_side import Case, Pair, X, Y, pipeline
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
+
 SLOW = pytest.mark.slow
 TWO_FIRST = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=SLOW)])
 MASK = (torch.arange(36).reshape(12, 3) % 4).bool()

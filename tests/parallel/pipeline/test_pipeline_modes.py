@@ -9,6 +9,8 @@ from torch import nn
 from parallel import Settings, UsageError
 from tests.parallel.pipeline.side_by_side import Case, Pair, X, Y, pipeline
 
+pytestmark = pytest.mark.slow  # its gist is in the quick suite too
+
 
 def normalised():
     return nn.Sequential(

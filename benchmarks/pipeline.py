@@ -45,7 +45,7 @@ from parallel import (
     World,
     join,
 )
-from parallel.partition import cut
+from parallel.partition import bounds, cut
 from parallel.pipeline.schedule import simulate
 
 # of the full-width autoencoder at 64x64, measured in CPU time, in percent
@@ -125,8 +125,8 @@ class Sleeping:
 
     def times(self) -> list[tuple[float, float]]:
         """Return forward and backward seconds of each stage."""
-        ends = (*self.cuts, len(self.forward_s))
-        sums = [sum(self.forward_s[a:b]) for a, b in zip((0, *self.cuts), ends, strict=True)]
+        stages = bounds(len(self.forward_s), self.cuts)
+        sums = [sum(self.forward_s[a:b]) for a, b in stages]
         return [(each, 2 * each) for each in sums]
 
 

@@ -93,15 +93,23 @@ def stand_in(
         device = torch.device("cpu" if is_held(tensor) else "meta")
         return _like(tensor, wider.get(tensor.dtype, tensor.dtype), device)
 
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(own(parameter), parameter.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = own(buffer)
-    copied = copy.deepcopy(model, memo).train()
-    for part in copied.modules():
+    found = copied(model, own)
+    for part in found.modules():
         part.__dict__["_apply"] = lambda fn, recurse=True, part=part: part
-    return copied
+    return found
+
+
+def copied(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Return a copy in training mode whose parameters and buffers are what ``make`` returns.
+
+    Its own tensors are never copied, so nothing takes memory that ``make`` does not take.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        memo[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = make(buffer)
+    return copy.deepcopy(module, memo).train()
 
 
 def _like(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -14,7 +14,8 @@ from launch.weights.fitting import fit
 from launch.weights.location import locate
 from launch.weights.reading import read
 from parallel.naming import separate_buffers
-from parallel.pipeline.unbuilt import named_tensors, recipe_of
+from parallel.pipeline.layers import named_tensors
+from parallel.pipeline.unbuilt import recipe_of
 
 CHUNK = 1 << 16  # numbers looked at together: what that takes is memory of this process alone
 

@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 
 from parallel import naming
 from parallel.errors import UsageError
-from parallel.pipeline.layers import Layers, tensors_of
+from parallel.partition import bounds
+from parallel.pipeline.layers import Layers, named_tensors, tensors_of
 from parallel.scaling import Scaler
 from parallel.strategy import EngineState, MakeOptimizers
 from parallel.world import World
@@ -35,11 +36,8 @@ class Holding:
             for tensor in dict.fromkeys(t for layer in held for t in tensors_of(layer)):
                 self.owners.setdefault(tensor, []).append(number)
         self._refuse_shared_statistics()
-        named = [
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        ]
-        self._written = {name for name, tensor in named if self.owners[tensor][0] == own}
+        named = named_tensors(model)
+        self._written = {name for name, t in named.items() if self.owners[t][0] == own}
         self.tied = [  # the parameters of several stages, alike on all ranks
             (parameter, self.owners[parameter])
             for parameter in model.parameters()
@@ -152,7 +150,7 @@ class Holding:
 def split_layers(found: Layers, cuts: Sequence[int]) -> list[list[nn.Module]]:
     """Return the layers of each stage; ``cuts``: the first ones of all but stage 0."""
     modules = [layer for _, layer in found]
-    return [modules[a:b] for a, b in zip((0, *cuts), (*cuts, len(modules)), strict=True)]
+    return [modules[a:b] for a, b in bounds(len(modules), cuts)]
 
 
 def _places(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:

@@ -71,8 +71,7 @@ def _shown(each: object) -> str:
 
 def _refuse_outside(model: nn.Module, found: Layers) -> None:
     inside = {id(tensor) for _, layer in found for tensor in tensors_of(layer)}
-    named = [*model.named_parameters(), *model.named_buffers()]
-    outside = [name for name, tensor in named if id(tensor) not in inside]
+    outside = [name for name, tensor in named_tensors(model).items() if id(tensor) not in inside]
     if outside:
         raise UsageError(
             f"no layer holds {', '.join(outside[:8])}: a model that is cut keeps all parameters "
@@ -93,3 +92,9 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
     """Yield the parameters and buffers of ``module``."""
     yield from module.parameters()
     yield from module.buffers()
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by all their names; tied ones come more than once."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {**dict(parameters), **dict(module.named_buffers(remove_duplicate=False))}

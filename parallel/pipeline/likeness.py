@@ -8,19 +8,18 @@ from torch import Tensor
 from parallel.errors import UsageError
 from parallel.modes import autocasting, evaluating
 from parallel.pipeline.layers import Layers
-from parallel.strategy import Work
+from parallel.strategy import Batch, Work
 
 CLOSE = 1e-4  # of float32 losses, which sums in another order may part a little
 
 
-def refuse_another_model(found: Layers, work: Work) -> None:
+def refuse_another_model(found: Layers, work: Work, batch: Batch | None) -> None:
     """Raise ``UsageError`` where the layers in order, or ``loss_of_outputs``, say another loss.
 
     Only where the whole model and a batch are at hand: on the CPU, with random generators and
     modes left as they were. Not collective.
     """
     objective, settings, device = work.objective, work.settings, work.world.device
-    batch = work.example() if work.example is not None else None
     inputs, ask = objective.inputs, objective.loss_of_outputs
     is_there = not any(parameter.is_meta for parameter in work.model.parameters())
     if batch is None or inputs is None or ask is None or device.type != "cpu" or not is_there:

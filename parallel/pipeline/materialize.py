@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from parallel.errors import UsageError
+from parallel.pipeline.layers import named_tensors
 from parallel.pipeline.replay import at, plan, replay
-from parallel.pipeline.unbuilt import RECIPE, Recipe, named_tensors, recipe_of, refusal
+from parallel.pipeline.unbuilt import RECIPE, Recipe, recipe_of, refusal
 
 
 def materialize(model: nn.Module, own: Collection[nn.Module], device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from traceback import extract_tb
@@ -17,11 +17,12 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from parallel.errors import UsageError, own_words
-from parallel.pipeline.rehearsal import Passed, copied, ends, entry, forward, tensors
+from parallel.imagined import copied
+from parallel.pipeline.layers import Layers
+from parallel.pipeline.rehearsal import Passed, ends, entry, forward, tensors
 from parallel.pipeline.timing import seconds
 
 MEASURES = ("time", "flops", "params")
-Layers = Sequence[tuple[str, nn.Module]]  # in the order in which they run
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +17,6 @@ class Passed:
 
     tree: Any
     kept: frozenset[int] = frozenset()  # places among the tree's leaves
-
-
-def copied(layer: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
-    """Return a copy in training mode whose parameters and buffers are what ``make`` returns.
-
-    The layer's own tensors are never copied, so nothing takes memory that ``make`` does not take.
-    """
-    memo: dict[int, Any] = {}
-    for parameter in layer.parameters():
-        memo[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
-    for buffer in layer.buffers():
-        memo[id(buffer)] = make(buffer)
-    return copy.deepcopy(layer, memo).train()
 
 
 def entry(given: Any) -> Any:

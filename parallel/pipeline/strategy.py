@@ -24,7 +24,7 @@ from parallel.pipeline.schedule import KINDS, in_flight
 from parallel.pipeline.split import cuts_of
 from parallel.pipeline.unbuilt import unbuilt
 from parallel.pipeline.wire import measure
-from parallel.strategy import Engine, Objective, Rehearsal, Strategy, Work
+from parallel.strategy import Batch, Engine, Objective, Rehearsal, Strategy, Work
 from parallel.world import World
 
 NO_OUTPUTS = (
@@ -145,7 +145,7 @@ class ModelParallel(Strategy):
         self.check_objective(work.objective)
         found = layers(stand_in(work.model, work.settings.precision, lambda _: False))
         counted = replace(self, balance="flops" if self.balance == "time" else self.balance)
-        cuts = self._remembered(found, work) or counted._choose(found, work, 0.0, None).cuts
+        cuts = self._remembered(found, work) or counted._choose(found, work, _example(work)).cuts
         return devices(work, cuts, self.course)
 
     def _remembered(self, found: Layers, work: Work) -> tuple[int, ...]:
@@ -158,23 +158,30 @@ class ModelParallel(Strategy):
     def _plan(self, found: Layers, work: Work, links: Links) -> Plan:
         """Return the cut, as rank 0 found it. Collective."""
         mesh = Mesh(work.world, self.stages)
-        latency_s, bytes_per_s = 0.0, None
+        wire = None
         if self.balance == "time" and mesh.stages > 1 and mesh.replica == 0 and mesh.stage < 2:
-            latency_s, bytes_per_s = measure(links, mesh.stage == 1, work.world.device)
+            wire = measure(links, mesh.stage == 1, work.world.device)
         plan, problem = None, ""
         if work.world.is_main:
             try:
-                plan = self._choose(found, work, latency_s, bytes_per_s)
+                batch = _example(work)
+                plan = self._choose(found, work, batch, wire)
+                refuse_another_model(found, work, batch)
             except UsageError as error:  # told by all ranks, which else would wait for a plan
                 problem = str(error)
         plan, problem = work.world.share((plan, problem))
-        if plan is None:
+        if plan is None or problem:
             raise UsageError(problem)
         return plan
 
     def _choose(
-        self, found: Layers, work: Work, latency_s: float, bytes_per_s: float | None
+        self,
+        found: Layers,
+        work: Work,
+        batch: Batch | None,
+        wire: tuple[float, float] | None = None,
     ) -> Plan:
+        latency_s, bytes_per_s = wire or (0.0, None)
         terms = Terms(
             self.stages,
             self.course.microbatches,
@@ -185,9 +192,10 @@ class ModelParallel(Strategy):
             latency_s,
         )
         device = work.world.device
+        ask = work.objective.inputs
+        given_first = batch if batch is None or ask is None else ask(batch)
         with autocasting(work.settings.precision, device)():
-            costs = profile(found, _example(work), self.balance, device)
-        refuse_another_model(found, work)
+            costs = profile(found, given_first, self.balance, device)
         if isinstance(self.split, str):
             return choose(costs, terms)
         return given(costs, terms, self.split)
@@ -219,12 +227,9 @@ class Pipeline(ModelParallel):
         return accumulate * self.microbatches
 
 
-def _example(work: Work) -> object:
-    """Return what the first layer gets of a first microbatch; None where there is none."""
-    batch = work.example() if work.example is not None else None
-    if batch is None or work.objective.inputs is None:
-        return batch
-    return work.objective.inputs(batch)
+def _example(work: Work) -> Batch | None:
+    """Return a first microbatch; None where there is none."""
+    return work.example() if work.example is not None else None
 
 
 def _at_least(name: str, value: int, least: int) -> None:

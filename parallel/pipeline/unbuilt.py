@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from parallel.errors import UsageError
+from parallel.pipeline.layers import named_tensors
 from parallel.pipeline.replay import evaluate, plan
 from parallel.pipeline.tape import Place, Recorder, Tape
 
@@ -93,12 +94,6 @@ def refusal(empty: Collection[str]) -> str:
         "or fills parts of it only, so that it cannot be built in parts; give its values by "
         f"checkpoint.init_from=PATH, or {WHOLE}"
     )
-
-
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by all their names; tied ones come more than once."""
-    parameters = module.named_parameters(remove_duplicate=False)
-    return {**dict(parameters), **dict(module.named_buffers(remove_duplicate=False))}
 
 
 class _Answers(TorchFunctionMode):

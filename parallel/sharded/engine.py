@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parallel import naming
 from parallel.agreement import differing, refuse_unlike, refuse_unlike_buffers
 from parallel.ddp import took_no_part
 from parallel.divergence import Start
@@ -214,12 +213,7 @@ class Sharded(Whole):
 
     def state(self, compare: bool = False) -> EngineState:
         """Return the whole tensors that this rank is to save; see ``Engine``."""
-        if compare:
-            self.check_agreement(buffers=True)
-        else:
-            self.agree_buffers()
-        found = naming.state(self.module, self.optimizers, self.update.scaler)
-        return deal(found, self.module, self.world)
+        return deal(super().state(compare), self.module, self.world)
 
     def load(self, state: EngineState) -> None:
         """Take this rank's slices of ``state``, which has whole tensors; see ``Engine``."""

@@ -95,17 +95,16 @@ def test_a_split_by_name_is_taken_from_the_command_and_from_a_file(train, tmp_pa
     assert "2 stages of 5 layers, cut before 2 (layers.2):" in ended.output
 
 
-def test_layers_that_do_not_compute_what_the_model_does_are_refused(train):
-    words = ("task._target_=tests.staged.Leaks", "strategy.name=pipeline", "train.max_steps=1")
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("Leaks", "pipeline_layers() leaves out or adds something that forward() does"),
+        ("Named", "define inputs(self, batch) in Named"),
+    ],
+)
+def test_a_task_whose_parts_do_not_fit_together_is_told_how_to_mend_it(train, task, said):
+    words = (f"task._target_=tests.staged.{task}", "strategy.name=pipeline", "train.max_steps=1")
     ended = train(*words, processes=2)
     assert 0 not in ended.codes
-    assert "pipeline_layers() leaves out or adds something that forward() does" in ended.output
-    assert "Traceback" not in ended.output
-
-
-def test_a_dict_batch_of_which_nobody_said_what_the_model_gets_is_explained(train):
-    words = ("task._target_=tests.staged.Named", "strategy.name=pipeline", "train.max_steps=1")
-    ended = train(*words, processes=2)
-    assert 0 not in ended.codes
-    assert "define inputs(self, batch) in Named" in ended.output
+    assert said in ended.output
     assert "Traceback" not in ended.output

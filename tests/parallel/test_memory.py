@@ -134,3 +134,10 @@ def test_a_cut_that_would_be_timed_is_found_by_arithmetic(precision):
     size = sum(p.numel() for p in linear().parameters()) * each
     assert first.parameters + second.parameters == size
     assert first.parameters > 0 < second.parameters
+
+
+def test_stages_of_a_model_that_has_numbers_take_what_those_of_one_without_take():
+    case = Case(linear, (16, 16), pipeline([2], microbatches=2), 2)
+    batches = [torch.rand(16, 64)] * 2
+    found = predict(case.strategy, case.work(linear(), World(size=2)), batches)
+    assert found == case.predicted()

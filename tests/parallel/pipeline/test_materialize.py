@@ -13,8 +13,9 @@ from torch import nn
 
 from launch.tasks.text import Text
 from parallel.errors import UsageError
+from parallel.pipeline.layers import named_tensors
 from parallel.pipeline.materialize import materialize
-from parallel.pipeline.unbuilt import named_tensors, unbuilt
+from parallel.pipeline.unbuilt import unbuilt
 
 CPU = torch.device("cpu")
 

@@ -16,8 +16,9 @@ from launch.tasks.digits import Digits
 from launch.tasks.net import Net
 from launch.tasks.text import Text
 from parallel.errors import UsageError
+from parallel.pipeline.layers import named_tensors
 from parallel.pipeline.materialize import materialize
-from parallel.pipeline.unbuilt import named_tensors, unbuilt, why_not
+from parallel.pipeline.unbuilt import unbuilt, why_not
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of some of the layers

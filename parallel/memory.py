@@ -29,7 +29,8 @@ class Footprint:
         stages. transient: what else is alive, such as the gradients of activations, and what a
         forward that has not ended yet will keep.
     workspace: what kernels take for themselves, as far as the device needs more by it, and what
-        a process takes for itself, both estimated.
+        a process takes for itself, both estimated; less what it has no memory for yet, as what a
+        stage waits for.
     """
 
     parameters: int
@@ -83,6 +84,7 @@ def _see_next(engines: Iterator[Engine], batches: Sequence[Batch]) -> Footprint 
         engine = next(engines, None)
         if engine is None:
             return None
+        tracker.awaited = engine.awaited
         take_steps(engine, tracker, [fresh(batch, HOST) for batch in batches], STEPS)
     return footprint(tracker)
 

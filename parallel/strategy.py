@@ -158,6 +158,10 @@ class Engine(ABC):
         all ranks, names what differs, where, and why. Collective.
         """
 
+    def awaited(self) -> int:
+        """Return the bytes of messages asked for that come when this rank has nothing to do."""
+        return 0
+
     @abstractmethod
     def state(self, compare: bool = False) -> EngineState:
         """All that is needed to go on: references, not copies, and buffers agreed. Collective.

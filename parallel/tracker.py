@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,8 @@ class Tracker(TorchDispatchMode):
     A storage counts once, however many tensors share it, until the last of them is gone. What a
     kernel takes and gives back within one operation is not seen: of fake tensors it is estimated.
 
-    peak: most bytes alive after an operation. need: the same with the operation's workspace.
+    peak: most bytes alive after an operation. need: the same of fake tensors, with the operation's
+    workspace, and without what is ``awaited``.
     is_imagined: tensors are fake; whoever asks for a number of theirs gets 1.
     """
 
@@ -52,6 +53,7 @@ class Tracker(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.peak = self.need = self.live = 0
         self.parameters: list[Tensor] = []  # whose gradients are known as such
+        self.awaited: Callable[[], int] = int  # bytes that are alive, and not written to
         self._type, self._is_imagined = device.type, is_imagined
         self._now = self._peak_at = 0
         self._is_backward = False
@@ -73,7 +75,8 @@ class Tracker(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if self._is_imagined:
             self.add(tree_leaves(output), more=oversize(func, args))
-            self.need = max(self.need, self.live + workspace(func, args, output))
+            used = self.live - self.awaited()
+            self.need = max(self.need, used + workspace(func, args, output))
         else:
             self.add(tree_leaves(output))
         key = id(output.untyped_storage()) if func is EMPTY else None
@@ -144,7 +147,6 @@ class Tracker(TorchDispatchMode):
         self.live += block.nbytes
         if self.live > self.peak:
             self.peak, self._peak_at = self.live, self._now
-        self.need = max(self.need, self.live)
 
     def _forget(self, key: int, gone: weakref.ref[UntypedStorage]) -> None:
         known = self._alive.get(key)

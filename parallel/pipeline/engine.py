@@ -21,7 +21,7 @@ from parallel.pipeline.link import Links
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.passage import Passage
 from parallel.pipeline.reduction import Reduction
-from parallel.pipeline.schedule import Op, order
+from parallel.pipeline.schedule import Op, in_flight, order
 from parallel.pipeline.stage import Stage
 from parallel.single import MIXED_WEIGHTS
 from parallel.strategy import Batch, Engine, EngineState, Outcome, Share, StepResult, Work
@@ -35,7 +35,12 @@ class Course:
 
     schedule: str = "1f1b"
     microbatches: int = 8
+    ahead: int = 0
     checkpoint_every: int = 0
+
+    def in_flight(self, mesh: Mesh) -> int:
+        """Return how many microbatches this stage holds at most."""
+        return in_flight(self.schedule, mesh.stages, mesh.stage, self.microbatches, self.ahead)
 
 
 NO_EVALUATION = (
@@ -123,12 +128,15 @@ class Pipelined(Engine):
 
     def _ops(self, microbatches: int) -> list[Op]:
         """Return what to compute: gpipe, which holds all it began, in flights of a limited size."""
-        kind, mesh = self.course.schedule, self.mesh
-        size = microbatches if kind == "1f1b" else self.course.microbatches
+        course, mesh = self.course, self.mesh
+        kind, ahead = course.schedule, course.ahead
+        size = microbatches if kind == "1f1b" else course.microbatches
         return [
             Op(name, first + at)
             for first in range(0, microbatches, size)
-            for name, at in order(kind, mesh.stages, mesh.stage, min(size, microbatches - first))
+            for name, at in order(
+                kind, mesh.stages, mesh.stage, min(size, microbatches - first), ahead
+            )
         ]
 
     def _count_nothing(self) -> None:

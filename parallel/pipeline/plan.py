@@ -26,6 +26,7 @@ class Terms:
     stages: int = 2
     microbatches: int = 8
     schedule: str = "1f1b"
+    ahead: int = 0
     balance: str = "time"
     memory_limit_gib: float | None = None  # of each device
     bytes_per_s: float | None = None
@@ -38,6 +39,7 @@ class Plan:
 
     names: of the layers at the cuts, each the first of its stage.
     by: what was balanced: ``terms.balance``, or what there was where that measured nothing.
+    shares, busy: of each stage; of what was balanced, and of time or, untimed, of arithmetic.
     forecast, even: of this cut and of equal layer counts; seconds if ``by`` is time, else parts
         of one microbatch's work.
     largest, largest_share: the layer that takes most: no speed-up can pass 1 / its share.
@@ -50,6 +52,7 @@ class Plan:
     names: tuple[str, ...]
     by: str
     shares: tuple[float, ...]
+    busy: tuple[float, ...]
     forecast: Forecast
     even: Forecast
     largest: str
@@ -130,6 +133,7 @@ def _plan(costs: Sequence[LayerCost], terms: Terms, cuts: Cuts) -> Plan:
         names=tuple(costs[at].name for at in cuts),
         by=by,
         shares=shares(values, cuts),
+        busy=shares(_measured(costs, "time")[1], cuts),
         forecast=_forecast(costs, terms, cuts),
         even=_forecast(costs, terms, even(len(costs), terms.stages)),
         largest=called(most, costs[most].name),
@@ -169,7 +173,8 @@ def _forecast(costs: Sequence[LayerCost], terms: Terms, cuts: Cuts) -> Forecast:
     else:
         times = [(part / 3, part * 2 / 3) for part in shares(values, cuts)]  # as is usual
     message_s = _message_s(costs, terms, by)
-    return simulate(times, terms.schedule, terms.microbatches, [message_s[b - 1] for b in cuts])
+    on_the_way = [message_s[b - 1] for b in cuts]
+    return simulate(times, terms.schedule, terms.microbatches, on_the_way, terms.ahead)
 
 
 def _message_s(costs: Sequence[LayerCost], terms: Terms, by: str) -> list[float]:
@@ -194,7 +199,7 @@ class _Memory:
 
     def held(self, stage: int, a: int, b: int) -> int:
         terms = self._terms
-        flying = in_flight(terms.schedule, terms.stages, stage, terms.microbatches)
+        flying = in_flight(terms.schedule, terms.stages, stage, terms.microbatches, terms.ahead)
         kept = self._saved[b] - self._saved[a] + self._out[a]
         return self._fixed[b] - self._fixed[a] + self._out[b] + flying * kept
 

@@ -8,8 +8,15 @@ gpipe (Huang et al. 2019, arXiv:1811.06965) holds all microbatches, then works t
 1f1b (PipeDream-flush, Narayanan et al. 2021, arXiv:2104.04473) takes as long, and holds no more
 microbatches than there are stages from here on:
 
-    stage 0  F0 F1 .. .. B0 B0 F2 B1 B1 .. B2 B2
-    stage 1  .. F0 B0 B0 F1 B1 B1 F2 B2 B2 .. ..
+    stage 0  F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 .. B3 B3
+    stage 1  .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .. ..
+
+There each message is waited for: F2 is sent when stage 1 is about to want it. With microbatches
+``ahead`` all stages but the last hold so many more, and messages travel while stages compute (the
+eager 1f1b of Zhuang et al. 2023, arXiv:2211.05322, which holds up to twice as many); with one:
+
+    stage 0  F0 F1 F2 .. B0 B0 F3 B1 B1 .. B2 B2 .. B3 B3
+    stage 1  .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .. ..
 
 Backwards run in the order of the forwards in both, so gradients are added as one process that
 accumulates adds them.
@@ -53,20 +60,22 @@ class Forecast:
     speed_up: float
 
 
-def order(kind: str, stages: int, stage: int, microbatches: int) -> list[Op]:
+def order(kind: str, stages: int, stage: int, microbatches: int, ahead: int = 0) -> list[Op]:
     """Return what ``stage`` computes, in order; for any number of microbatches."""
-    _check(kind, microbatches)
-    ahead = microbatches if kind == "gpipe" else min(stages - stage - 1, microbatches)
-    ops = [Op("F", each) for each in range(ahead)]
-    for each in range(ahead, microbatches):
-        ops += [Op("F", each), Op("B", each - ahead)]
-    return ops + [Op("B", each) for each in range(microbatches - ahead, microbatches)]
+    first = in_flight(kind, stages, stage, microbatches, ahead) - (kind != "gpipe")
+    ops = [Op("F", each) for each in range(first)]
+    for each in range(first, microbatches):
+        ops += [Op("F", each), Op("B", each - first)]
+    return ops + [Op("B", each) for each in range(microbatches - first, microbatches)]
 
 
-def in_flight(kind: str, stages: int, stage: int, microbatches: int) -> int:
+def in_flight(kind: str, stages: int, stage: int, microbatches: int, ahead: int = 0) -> int:
     """Return how many microbatches ``stage`` holds for their backward at most."""
     _check(kind, microbatches)
-    return microbatches if kind == "gpipe" else min(stages - stage, microbatches)
+    if kind == "gpipe":
+        return microbatches
+    is_last = stage == stages - 1
+    return min(stages - stage + (0 if is_last else ahead), microbatches)
 
 
 def timeline(
@@ -74,6 +83,7 @@ def timeline(
     kind: str,
     microbatches: int,
     message_s: Sequence[float] | None = None,
+    ahead: int = 0,
 ) -> list[list[Span]]:
     """Return when each stage computes what.
 
@@ -83,7 +93,7 @@ def timeline(
     """
     stages = len(times)
     delays = list(message_s) if message_s is not None else [0.0] * (stages - 1)
-    waiting = [order(kind, stages, stage, microbatches) for stage in range(stages)]
+    waiting = [order(kind, stages, stage, microbatches, ahead) for stage in range(stages)]
     arrived: list[dict[Op, float]] = [{} for _ in times]  # when an op's input is there
     arrived[0] = {Op("F", each): 0.0 for each in range(microbatches)}
     spans: list[list[Span]] = [[] for _ in times]
@@ -103,9 +113,10 @@ def simulate(
     kind: str,
     microbatches: int,
     message_s: Sequence[float] | None = None,
+    ahead: int = 0,
 ) -> Forecast:
     """Return what a step should take; arguments as of ``timeline``."""
-    spans = timeline(times, kind, microbatches, message_s)
+    spans = timeline(times, kind, microbatches, message_s, ahead)
     step_s = max(span.end_s for stage in spans for span in stage)
     work_s = microbatches * sum(forward + backward for forward, backward in times)
     if not step_s:
@@ -113,9 +124,9 @@ def simulate(
     return Forecast(step_s, 1 - work_s / (len(times) * step_s), work_s / step_s)
 
 
-def draw(kind: str, stages: int, microbatches: int) -> str:
+def draw(kind: str, stages: int, microbatches: int, ahead: int = 0) -> str:
     """Return a picture of the schedule: a line a stage, a column a tick, a backward takes two."""
-    spans = timeline([(1, 2)] * stages, kind, microbatches)
+    spans = timeline([(1, 2)] * stages, kind, microbatches, ahead=ahead)
     ticks = round(max(span.end_s for stage in spans for span in stage))
     width = len(str(microbatches - 1)) + 1
     lines = []

@@ -20,7 +20,7 @@ from parallel.pipeline.materialize import materialize
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.plan import Plan, Terms, choose, given
 from parallel.pipeline.profile import MEASURES, profile
-from parallel.pipeline.schedule import KINDS, in_flight
+from parallel.pipeline.schedule import KINDS
 from parallel.pipeline.split import cuts_of
 from parallel.pipeline.unbuilt import unbuilt
 from parallel.pipeline.wire import measure
@@ -70,7 +70,7 @@ class ModelParallel(Strategy):
     @property
     def course(self) -> Course:
         """How a step goes through the stages: all of it at once."""
-        return Course("gpipe", 1, self.checkpoint_every)
+        return Course("gpipe", 1, 0, self.checkpoint_every)
 
     def replicas(self, world: World) -> int:
         """Return how many whole models there are."""
@@ -116,9 +116,7 @@ class ModelParallel(Strategy):
         if not isinstance(self.split, str):
             cuts_of(self.split, [name for name, _ in found], self.stages)
         mesh, course = Mesh(work.world, self.stages), self.course
-        links = connect(
-            mesh, 1 + in_flight(course.schedule, mesh.stages, mesh.stage, course.microbatches)
-        )
+        links = connect(mesh, 1 + course.in_flight(mesh))
         cuts = self._remembered(found, work)
         notices = [f"cut before {', '.join(map(str, cuts))}, as the run was before"] if cuts else []
         if not cuts:
@@ -144,9 +142,13 @@ class ModelParallel(Strategy):
         self.check(work.world.size)
         self.check_objective(work.objective)
         found = layers(stand_in(work.model, work.settings.precision, lambda _: False))
-        counted = replace(self, balance="flops" if self.balance == "time" else self.balance)
-        cuts = self._remembered(found, work) or counted._choose(found, work, _example(work)).cuts
-        return devices(work, cuts, self.course)
+        counted = replace(
+            self,
+            split=self._remembered(found, work) or self.split,
+            balance="flops" if self.balance == "time" else self.balance,
+        )
+        plan = counted._choose(found, work, _example(work))
+        return devices(work, plan.cuts, plan.busy, self.course)
 
     def _remembered(self, found: Layers, work: Work) -> tuple[int, ...]:
         """Return an earlier cut: measured anew, another would change noise and rounding."""
@@ -186,6 +188,7 @@ class ModelParallel(Strategy):
             self.stages,
             self.course.microbatches,
             self.course.schedule,
+            self.course.ahead,
             self.balance,
             self.memory_limit_gib,
             bytes_per_s,
@@ -206,21 +209,24 @@ class Pipeline(ModelParallel):
     """Cut the model over devices, and keep them busy with parts of each batch.
 
     microbatches: parts of a replica's batch, in each of train.accumulate rounds. schedule: 1f1b,
-    or gpipe, which takes as long and holds all microbatches' activations.
+    or gpipe, which takes as long and holds all microbatches' activations. ahead: microbatches that
+    a stage holds beyond 1f1b's least, so that messages travel while it computes; 0: least memory.
     """
 
     microbatches: int = 8
     schedule: str = "1f1b"  # 1f1b | gpipe
+    ahead: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _at_least("microbatches", self.microbatches, 1)
+        _at_least("ahead", self.ahead, 0)
         _one_of("schedule", self.schedule, KINDS)
 
     @property
     def course(self) -> Course:
         """How a step goes through the stages."""
-        return Course(self.schedule, self.microbatches, self.checkpoint_every)
+        return Course(self.schedule, self.microbatches, self.ahead, self.checkpoint_every)
 
     def rounds(self, accumulate: int) -> int:
         """Return the number of microbatches in a step."""

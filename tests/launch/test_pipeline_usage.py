@@ -23,6 +23,7 @@ LAYERS = "0 (layers.0), 1 (layers.1), 2 (layers.2), 3 (layers.3), 4 (layers.4)"
          "strategy.microbatches: wanted a whole number of at least 1, met 0"),
         ("strategy.checkpoint_every=-1",
          "strategy.checkpoint_every: wanted a whole number of at least 0, met -1"),
+        ("strategy.ahead=-1", "strategy.ahead: wanted a whole number of at least 0, met -1"),
         ("strategy.schedule=x", "strategy.schedule: wanted 1f1b or gpipe, met 'x'"),
         ("strategy.balance=x", "strategy.balance: wanted time or flops or params, met 'x'"),
         ("strategy.memory_limit_gib=0",
@@ -32,7 +33,7 @@ LAYERS = "0 (layers.0), 1 (layers.1), 2 (layers.2), 3 (layers.3), 4 (layers.4)"
         ("strategy.split=[1.5]", SPLIT + "[1.5]"),
         ("strategy.split=[null]", SPLIT + "[None]"),
         ("strategy.chunks=2", "there is no key strategy.chunks (known here: stages, split, "
-         "balance, memory_limit_gib, checkpoint_every, build, microbatches, schedule)"),
+         "balance, memory_limit_gib, checkpoint_every, build, microbatches, schedule, ahead)"),
     ],
 )  # fmt: skip
 def test_a_key_that_cannot_be_is_refused_before_anything_starts(train, word, said):

@@ -14,12 +14,12 @@ FIRST, LAST = range(7), range(7, 12)  # global batches of 7 and 5 samples
 
 
 def gradients_agree(world, stages):
-    for schedule in ("1f1b", "gpipe"):
+    for schedule, ahead in (("1f1b", 0), ("1f1b", 1), ("gpipe", 0)):
         for microbatches in (1, 2, 4, 8):
-            strategy = pipeline(stages, schedule=schedule, microbatches=microbatches)
-            pair = Pair(world, Case(), strategy)
+            course = {"schedule": schedule, "microbatches": microbatches, "ahead": ahead}
+            pair = Pair(world, Case(), pipeline(stages, **course))
             for batch in (FIRST, LAST):
-                assert pair.step(batch).apart() <= 1e-12, (schedule, microbatches, len(batch))
+                assert pair.step(batch).apart() <= 1e-12, (course, len(batch))
                 norm, expected = float(pair.said.grad_norm), float(pair.expected.grad_norm)
                 assert norm == pytest.approx(expected, rel=1e-12)
 

@@ -15,7 +15,7 @@ from parallel.errors import UsageError
 
 Cuts = tuple[int, ...]
 Fits = Callable[[int, int, int], bool]  # whether stage s can hold layers [a, b)
-Segment = Callable[[int, int], int]  # what a stage of layers [a, b) costs
+Segment = Callable[[int, int, int], int]  # what stage s of layers [a, b) costs
 
 
 def cut(
@@ -37,9 +37,12 @@ def cut(
     sent = messages if messages is not None else [0.0] * layers
     whole = _exact([*costs, *sent])
     cost = _segments(whole[:layers], whole[layers:])
-    fits = fits or (lambda stage, a, b: True)
-    dearest = _dearest(layers, stages, cost, fits)
-    return _earliest(whole[layers:], stages, lambda a, b: cost(a, b) <= dearest, fits)
+    most = dearest(layers, stages, cost, fits)
+
+    def cheap(stage: int, a: int, b: int) -> bool:
+        return cost(stage, a, b) <= most and (fits is None or fits(stage, a, b))
+
+    return _earliest(whole[layers:], stages, cheap)
 
 
 def even(layers: int, stages: int) -> Cuts:
@@ -80,7 +83,7 @@ def _segments(costs: Sequence[int], messages: Sequence[int]) -> Segment:
     layers, until = len(costs), [0, *accumulate(costs)]
     into = [0, *messages[: layers - 1]]  # what the stage that begins at a receives
     out = [0, *messages[: layers - 1], 0]  # what the stage that ends before b sends
-    return lambda a, b: until[b] - until[a] + into[a] + out[b]
+    return lambda stage, a, b: until[b] - until[a] + into[a] + out[b]
 
 
 def _ends(stage: int, first: int, layers: int, stages: int) -> range:
@@ -89,8 +92,9 @@ def _ends(stage: int, first: int, layers: int, stages: int) -> range:
     return range(first + 1, layers - left + 1) if left else range(layers, layers + 1)
 
 
-def _dearest(layers: int, stages: int, cost: Segment, fits: Fits) -> int:
-    """Return the cost of the dearest stage under the best cuts."""
+def dearest(layers: int, stages: int, cost: Segment, fits: Fits | None = None) -> int:
+    """Return the cost of the dearest stage under the best cuts. Raises as ``cut`` does."""
+    _check(layers, stages)
     best: dict[int, int] = {layers: 0}  # first layer of stage -> dearest of it and the later ones
     for stage in reversed(range(stages)):
         later, best = best, {}
@@ -98,17 +102,16 @@ def _dearest(layers: int, stages: int, cost: Segment, fits: Fits) -> int:
             for b in _ends(stage, a, layers, stages):
                 if b not in later:
                     continue
-                value = max(cost(a, b), later[b])
-                if (a not in best or value < best[a]) and fits(stage, a, b):
+                value = max(cost(stage, a, b), later[b])
+                is_better = a not in best or value < best[a]
+                if is_better and (fits is None or fits(stage, a, b)):
                     best[a] = value
     if 0 not in best:
-        raise UsageError(_nothing_fits(layers, stages, fits))
+        raise UsageError(f"no cut of {layers} layers into {stages} stages fits")
     return best[0]
 
 
-def _earliest(
-    messages: Sequence[int], stages: int, cheap: Callable[[int, int], bool], fits: Fits
-) -> Cuts:
+def _earliest(messages: Sequence[int], stages: int, cheap: Fits) -> Cuts:
     """Return the cuts with the least messages, of these the earliest, among cheap stages."""
     layers = len(messages)
     totals: dict[int, int] = {layers: 0}  # first layer of a stage -> messages from there on
@@ -117,7 +120,7 @@ def _earliest(
         later, totals = totals, {}
         for a in range(stage, layers) if stage else [0]:
             for b in _ends(stage, a, layers, stages):
-                if b not in later or not cheap(a, b) or not fits(stage, a, b):
+                if b not in later or not cheap(stage, a, b):
                     continue
                 total = later[b] + (messages[b - 1] if b < layers else 0)
                 if a not in totals or total < totals[a]:
@@ -126,18 +129,3 @@ def _earliest(
     for stage in range(stages - 1):
         cuts.append(choice[stage][cuts[-1]])
     return tuple(cuts[1:])
-
-
-def _nothing_fits(layers: int, stages: int, fits: Fits) -> str:
-    """Say which stage is the first that cannot be had, whatever the ones before it hold."""
-    begins, stage = {0}, 0
-    for stage in range(stages):
-        begins = {b for a in begins for b in _ends(stage, a, layers, stages) if fits(stage, a, b)}
-        if not begins:
-            break
-    before = ", whatever the stages before it hold" if stage else ""
-    return (
-        f"no cut of {layers} layers into {stages} stages fits strategy.memory_limit_gib: stage "
-        f"{stage} is too large{before}; use a higher limit, more stages, smaller microbatches, "
-        "or strategy.checkpoint_every"
-    )

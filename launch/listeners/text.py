@@ -77,7 +77,8 @@ def phases(seconds: Mapping[str, float]) -> str:
     shares = [
         f"{name} {100 * value / step:.0f} %" for name, value in seconds.items() if name != "step"
     ]
-    return f"a step took {1000 * step:.3g} ms: {', '.join(shares)} (warm-up steps are left out)"
+    took = f"{step:.3g} s" if step >= 1 else f"{1000 * step:.3g} ms"
+    return f"a step took {took}: {', '.join(shares)} (warm-up steps are left out)"
 
 
 def number(value: float) -> str:

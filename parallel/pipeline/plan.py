@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from parallel.errors import UsageError
-from parallel.partition import Cuts, bounds, cut, even, shares
+from parallel.partition import Cuts, bounds, cut, dearest, even, shares
 from parallel.pipeline.profile import MEASURES, LayerCost
 from parallel.pipeline.schedule import Forecast, in_flight, simulate
 from parallel.pipeline.split import called, cuts_of
@@ -78,7 +78,7 @@ class Plan:
         if self.by != terms.balance:
             found.append(f"balance={terms.balance} measured nothing here: by {noun} instead")
         if terms.memory_limit_gib is not None:
-            held = _listed(f"{each / GIB:.2f}" for each in self.stage_bytes)
+            held = _listed(f"{each / GIB:.3g}" for each in self.stage_bytes)
             found.append(f"estimated memory {held} GiB, limit {terms.memory_limit_gib:g} GiB")
         if self.forecast.speed_up < 1.005:  # it would be printed as 1.00
             found.append("no faster than one device: strategy.name=single, if the model fits it")
@@ -90,6 +90,15 @@ def choose(costs: Sequence[LayerCost], terms: Terms) -> Plan:
     by, values = _measured(costs, terms.balance)
     seconds = _message_s(costs, terms, by)
     memory, limit = _Memory(costs, terms), terms.memory_limit_gib
+
+    least = dearest(len(costs), terms.stages, memory.held)
+    if limit is not None and least > limit * GIB:
+        raise UsageError(
+            f"no cut of {len(costs)} layers into {terms.stages} stages fits "
+            f"strategy.memory_limit_gib={limit:g}: under the best one a stage holds about "
+            f"{least / GIB:.3g} GiB; use a higher limit, more stages, smaller microbatches, or "
+            "strategy.checkpoint_every"
+        )
 
     def fits(stage: int, a: int, b: int) -> bool:
         return limit is None or memory.held(stage, a, b) <= limit * GIB
@@ -116,7 +125,7 @@ def given(costs: Sequence[LayerCost], terms: Terms, split: Sequence[int | str]) 
         if limit is not None and held > limit * GIB:
             raise UsageError(
                 f"strategy.split={list(split)}: stage {stage} would hold about "
-                f"{held / GIB:.2f} GiB, more than strategy.memory_limit_gib={limit:g}; use "
+                f"{held / GIB:.3g} GiB, more than strategy.memory_limit_gib={limit:g}; use "
                 "strategy.split=auto, or more stages"
             )
     return plan

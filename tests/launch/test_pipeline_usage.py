@@ -59,7 +59,7 @@ SHOWN = {
     "strategy.split=[layers.7]": "strategy.split=['layers.7']: the model has no layer 'layers.7' "
     "to cut before; its layers are " + LAYERS,
     "strategy.memory_limit_gib=1e-9": "no cut of 5 layers into 2 stages fits "
-    "strategy.memory_limit_gib: stage 0 is too large",
+    "strategy.memory_limit_gib=1e-09: under the best one a stage holds about ",
     "task._target_=tests.staged.OwnEvaluation": "the task evaluates in a way of its own, by "
     "evaluate(model, batch), and a stage has no whole model; define evaluate_outputs",
 }

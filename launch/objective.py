@@ -60,6 +60,8 @@ def outcome(said: Any) -> Outcome:
 def _loss(value: Any, place: str) -> Tensor:
     if not isinstance(value, Tensor):
         others = "" if place else ', (loss, weight), or a dict with "loss"'
+        if isinstance(value, tuple) and "dict" in place:
+            others = '; a weight stands beside it: {"loss": mean, "weight": tokens, ...}'
         raise UsageError(
             f"the task's loss is a {type(value).__name__}{place}, wanted a 0-d tensor{others}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from parallel.errors import UsageError
-from parallel.modes import keeping_buffers
+from parallel.modes import Again
 from parallel.pipeline.tree import described, flatten, unflatten
 
 
@@ -109,10 +109,11 @@ def _run(layers: Sequence[nn.Module] | nn.ModuleList, value: Any) -> Any:
 
 
 def _again(group: list[nn.Module], value: Any) -> Any:
-    """Compute ``group`` now, and once more in backward, where buffers are left as they are."""
+    """Compute ``group`` now, and once more in backward, with the buffers of now."""
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        return nullcontext(), keeping_buffers(nn.ModuleList(group))
+        again = Again(nn.ModuleList(group))
+        return again.first(), again.second()
 
     def run(given: Any) -> Any:
         if getattr(group[0], "inplace", False):  # what backward computes from must stay as it is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,7 +59,7 @@ class ModelParallel(Strategy):
         _one_of("balance", self.balance, MEASURES)
         _one_of("build", self.build, ("whole", "stage"))
         limit, split = self.memory_limit_gib, self.split
-        if limit is not None and not limit > 0:
+        if limit is not None and not 0 < limit < math.inf:
             raise UsageError(f"strategy.memory_limit_gib: wanted a size above 0, met {limit:g}")
         kinds = {type(each) for each in split} if isinstance(split, list | tuple) else {None}
         if split != "auto" and not kinds <= {int, str}:

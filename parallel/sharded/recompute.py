@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,18 +10,19 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from parallel.errors import UsageError
-from parallel.modes import keeping_buffers
+from parallel.modes import Again
 
 
 def recompute(block: nn.Module, name: str) -> None:
     """Make ``block`` keep its inputs alone for backward; its names stay its own.
 
-    Computed again, it has the same random numbers, and leaves its buffers as they are.
+    Computed again, it has the same random numbers and buffers, and leaves these as they are.
     """
     once = block.forward
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        return nullcontext(), keeping_buffers(block)
+        again = Again(block)
+        return again.first(), again.second()
 
     def forward(*args: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():

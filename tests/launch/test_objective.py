@@ -46,6 +46,10 @@ def test_a_loss_comes_alone_with_a_weight_or_in_a_dict(said, weight):
         ((LOSS, torch.tensor(1j)), "weight of the task's loss has complex numbers, wanted"),
         ({"loss": LOSS, "a": torch.ones(2, 1)}, r"metric 'a' is of shape \[2, 1\], wanted .*\[n\]"),
         ({"loss": LOSS, "a": torch.ones(2) * 1j}, "metric 'a' is complex, wanted .*real numbers"),
+        (
+            {"loss": (LOSS, 3)},
+            r'a tuple in the dict.*; a weight stands beside it: {"loss": mean, "w',
+        ),
         ({"loss": 1.0}, 'loss is a float in the dict\'s "loss", wanted a 0-d tensor$'),
         ((1.0, 3), r"loss is a float in \(loss, weight\), wanted a 0-d tensor$"),
     ],

@@ -26,6 +26,8 @@ LAYERS = "0 (layers.0), 1 (layers.1), 2 (layers.2), 3 (layers.3), 4 (layers.4)"
         ("strategy.ahead=-1", "strategy.ahead: wanted a whole number of at least 0, met -1"),
         ("strategy.schedule=x", "strategy.schedule: wanted 1f1b or gpipe, met 'x'"),
         ("strategy.balance=x", "strategy.balance: wanted time or flops or params, met 'x'"),
+        ("strategy.memory_limit_gib=inf",
+         "strategy.memory_limit_gib: wanted a size above 0, met inf"),
         ("strategy.memory_limit_gib=0",
          "strategy.memory_limit_gib: wanted a size above 0, met 0"),
         ("strategy.split=abc", SPLIT + "'abc'"),

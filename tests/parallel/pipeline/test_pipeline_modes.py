@@ -182,6 +182,29 @@ def test_layers_that_work_in_place_give_the_same_bits_at_any_cut(in_ranks):
     in_ranks(2, recomputes)
 
 
+def normed():
+    """Spectral norm: a forward writes to the vectors that it computes with, and batch norm."""
+    spectral = nn.utils.parametrizations.spectral_norm
+    return nn.Sequential(
+        spectral(nn.Linear(3, 5)), nn.BatchNorm1d(5), nn.Tanh(), spectral(nn.Linear(5, 1))
+    )
+
+
+def recomputes_with_buffers(world):
+    for every in (0, 1, 2):
+        pair = Pair(world, Case(normed), pipeline(2, [2], checkpoint_every=every))
+        for _ in range(3):
+            assert pair.step(range(8), parts=4).apart() <= 1e-15, every
+        held = {name: t for name, t in pair.engine.module.named_buffers() if not t.is_meta}
+        alone = dict(pair.single.module.named_buffers())
+        assert held
+        assert all(torch.allclose(t, alone[name], 1e-12, 1e-15) for name, t in held.items())
+
+
+def test_what_is_computed_again_finds_the_buffers_of_its_forward(in_ranks):
+    in_ranks(2, recomputes_with_buffers)
+
+
 class Adding(nn.Module):
     """Works in place on what it is given, and does not say so."""
 

@@ -46,7 +46,7 @@ def forward(layer: nn.Module, given: Passed) -> tuple[Passed, int]:
 
     def keep(tensor: Tensor) -> Tensor:
         kept[_address(tensor)] = tensor.untyped_storage()
-        return tensor
+        return tensor.detach()  # an output itself would keep its own graph, and so itself, for ever
 
     inputs = entry(given.tree)
     with saved_tensors_hooks(keep, lambda tensor: tensor):

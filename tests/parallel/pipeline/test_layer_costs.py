@@ -1,3 +1,5 @@
+import gc
+import warnings
 from time import sleep
 from weakref import WeakSet
 
@@ -228,3 +230,12 @@ def test_on_a_gpu_seconds_are_the_devices_own():
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(4096, 4096))
     small, large = costs(model, torch.ones(8, 64), "time", torch.device("cuda"))
     assert 0 < small.forward_s < large.forward_s
+
+
+def test_nothing_that_was_measured_stays_in_memory():
+    model = nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Tanh(), nn.Sigmoid())
+    profile(list(model.named_children()), torch.rand(11, 7), "time", CPU)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what else lives in torch, once it is looked at
+        left = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+    assert [each for each in left if tuple(each.shape) == (11, 13)] == []

@@ -29,7 +29,7 @@ def changes(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, .
     """Return a sentence for each other key that says something else now, or only now or then."""
     there, here = (_others(each) for each in (saved, wanted))
     return tuple(
-        f"{key.lstrip('.')}={shown} (was {was})" for key, shown, was in _unlike("", there, here)
+        f"{key.lstrip('.')}={shown} (was {was})" for key, shown, was in unlike("", there, here)
     )
 
 
@@ -42,11 +42,11 @@ def _others(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return left
 
 
-def _unlike(key: str, there: Any, here: Any) -> Iterator[tuple[str, str, str]]:
+def unlike(key: str, there: Any, here: Any) -> Iterator[tuple[str, str, str]]:
     """Yield key, value here and value there; a group that is null on one side is one value."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted(there.keys() | here.keys()):
-            yield from _unlike(f"{key}.{name}", there.get(name, ABSENT), here.get(name, ABSENT))
+            yield from unlike(f"{key}.{name}", there.get(name, ABSENT), here.get(name, ABSENT))
     elif not (_is_nothing(there) and _is_nothing(here)):
         shown, was = _json(here), _json(there)
         if shown != was:

@@ -19,17 +19,23 @@ class FolderError(UsageError):
 
 def replace_text(path: Path, text: str) -> None:
     """Put ``text`` in the place of ``path``; a reader sees the old file or the new, whole."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Put ``content`` in the place of ``path``, whole or not at all."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from error  # a write names no path
+    finally:
+        with suppress(OSError):  # it is there still if anything came between, Ctrl-C too
+            part.unlink()
     sync(path.parent)
 
 

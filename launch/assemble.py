@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -21,6 +23,7 @@ from launch.loop import Limits, Training
 from launch.meter import Meter
 from launch.objective import objective
 from launch.optimizers import optimizer_maker
+from launch.planning.auto import decide
 from launch.prepare import Length, Prepared, prepare_data
 from launch.reporting import Reporter
 from launch.resume import Built, Choice, Resumed, Saved, capture, load, refuse_own_state, restore
@@ -56,9 +59,12 @@ def assemble(prepared: Prepared, around: Surroundings) -> Training:
         use_deterministic_algorithms()
     datasets = prepare_data(prepared, world)
     length = Length.of(config, datasets["train"])
-    feed = Feed(prepared, datasets, world)
     saved = load(around.choice, world)
+    decided = decide(prepared, datasets, world, _remembered(saved))
+    prepared = decided.prepared
+    feed = Feed(prepared, datasets, world)
     engine, initial = _engine(feed, around, length, saved)
+    engine.remembers = {**engine.remembers, **decided.remembers}
     refuse_own_state(prepared.task, _is_split(engine, world))
     schedule = make_schedule(
         config.scheduler, engine.optimizers, length.steps, length.steps_per_epoch
@@ -154,11 +160,16 @@ def _engine(
     train = config.train
     settings = Settings(train.precision, train.clip_norm, train.compile)
     make = optimizer_maker(task, config.optimizer, length.steps, length.steps_per_epoch)
-    before = saved[2].get("strategy", {}) if saved is not None else {}
+    before = _remembered(saved)
     work = Work(model, make, objective(task), settings, around.world, feed.example, before)
     engine = prepared.strategy.start(work)
     seed_all(derive(config.seed, "replica", *feed.noise))
     return engine, notices
+
+
+def _remembered(saved: Saved | None) -> Mapping[str, Any]:
+    """Return what the engine of the run before remembers."""
+    return saved[2].get("strategy", {}) if saved is not None else {}
 
 
 def _first_weights(model: nn.Module, settings: Checkpoint, choice: Choice) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,16 @@ def prepare(config: Config, place: Place, notes: Sequence[str] = ()) -> Prepared
     check_updates(config, datasets)
     folder = Path(config.runs, config.name)
     return Prepared(config, task, strategy, replicas, datasets, folder, notes)
+
+
+def with_strategy(prepared: Prepared, settings: Mapping[str, Any], world: World) -> Prepared:
+    """Return the same run by the strategy of ``settings``. Raises ``UsageError``."""
+    strategy = build_strategy(settings, world.size)
+    strategy.check_objective(objective(prepared.task))
+    replicas = strategy.replicas(world)
+    train = prepared.config.train
+    check_batch(train.global_batch_size, replicas, train.accumulate)
+    return replace(prepared, strategy=strategy, replicas=replicas)
 
 
 def load_datasets(config: Config, task: Task, replicas: int) -> Datasets:

@@ -31,9 +31,15 @@ def help_text(module: str = "launch.train", flags: Sequence[tuple[str, str]] = _
     sections = _sections()
     rows = [row for _, section in sections for row in section]
     widths = (max(len(row[0]) for row in rows), max(len(row[1]) for row in rows))
+    words = "[FILE.yaml ...] [key=value ...]"
+    usage = [f"usage: python -m {module} {words} [--flag ...]"]
+    if module == "launch.train":
+        usage = [
+            f"usage: torchrun --nproc_per_node=2 -m {module} {words}",
+            f"       python -m {module} {words}",
+        ]
     lines = [
-        f"usage: torchrun --nproc_per_node=2 -m {module} [FILE.yaml ...] [key=value ...]",
-        f"       python -m {module} [FILE.yaml ...] [key=value ...]",
+        *usage,
         "",
         "Files are laid over each other in order, key=value words last; --key=value is the same.",
         "Without a file it is the built-in run on handwritten digits.",

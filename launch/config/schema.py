@@ -148,6 +148,9 @@ class Launch:
     timeout_s: float = key(600.0, "seconds a process waits for the others in a collective", above=0)
     device: str = key("auto", "auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
     backend: str = key("auto", "auto: nccl on cuda, gloo on cpu", choices=("auto", "gloo", "nccl"))
+    device_memory_gib: float | None = key(
+        None, "what strategy.name=auto may fill of each device; null: a GPU's own", above=0
+    )
 
 
 @dataclass

@@ -112,7 +112,7 @@ class _Counted:
         own = copied(layer, self.tensor)
         with _unlogged(), self.mode:
             passed, saved = forward(own, given)
-            with FlopCounterMode(display=False) as counter, _plain_kernels():
+            with FlopCounterMode(display=False) as counter, plain_kernels():
                 outputs = ends(own(entry(given.tree)))
                 if outputs:
                     torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
@@ -139,7 +139,7 @@ def _unlogged() -> Iterator[None]:
 
 
 @contextmanager
-def _plain_kernels() -> Iterator[None]:
+def plain_kernels() -> Iterator[None]:
     """Keep attention and recurrent layers to operations that torch's counter knows."""
     libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
     before = [each.enabled for each in libraries]

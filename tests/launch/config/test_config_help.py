@@ -30,10 +30,15 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("module", ["launch.train", "launch.compare"])
-def test_usage_comes_first(module):
-    usage = f"usage: torchrun --nproc_per_node=2 -m {module} [FILE.yaml ...] [key=value ...]"
-    assert help_text(module).startswith(usage)
+@pytest.mark.parametrize(
+    ("module", "usage"),
+    [
+        ("launch.train", "torchrun --nproc_per_node=2 -m launch.train [FILE.yaml ...] [key=value"),
+        ("launch.plan", "python -m launch.plan [FILE.yaml ...] [key=value ...] [--flag ...]"),
+    ],
+)
+def test_usage_comes_first(module, usage):
+    assert help_text(module).startswith(f"usage: {usage}")
 
 
 def test_flags_are_the_entry_points_own():

@@ -1,0 +1,1 @@
+"""Before anything is trained: how long each way would take here, and how much memory."""

@@ -20,6 +20,7 @@ TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()
 
 READS_ENVIRONMENT = {
     "parallel.world": "who we are, where rank 0 is, which devices and interfaces are visible",
+    "launch.comparison.job": "what the processes that it starts get, and how many threads",
 }
 READS_FOREIGN = {"launch.weights.archive": "files of torch.save that users name, tensors alone"}
 PRINTS = {"launch.listeners.progress": "what a person sees", "launch.listeners.console": "same"}
@@ -31,6 +32,8 @@ RESOLVED_LATE = {
     "tensorboard.compat.proto.event_pb2": "the same",
     "tensorboard.compat.proto.summary_pb2": "the same",
     "tensorboard.summary.writer.record_writer": "the same",
+    "matplotlib.backends.backend_agg": "a second, for the picture of a finished comparison alone",
+    "matplotlib.figure": "the same",
     "pydoc_data.topics": "half a megabyte of text, for the `text` task's default alone",
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from launch.config import Config
+from launch.planning.sizes import shown_bytes
 from parallel import Place, find_device
 from parallel.devices import cores_for
 
@@ -48,7 +49,7 @@ class Machine:
         """In words."""
         each = f"{self.cores} core{'s' if self.cores > 1 else ''} each" if self.is_cpu else "GPUs"
         nodes = f"{self.nodes} nodes x " if self.nodes > 1 else ""
-        memory = f", {self.memory_bytes / 2**30:g} GiB each" if self.memory_bytes else ""
+        memory = f", {shown_bytes(self.memory_bytes)} each" if self.memory_bytes else ""
         return f"{nodes}{self.devices_per_node} x {self.name} ({each}{memory})"
 
 

@@ -13,7 +13,7 @@ THERE = ("--gpus-per-node=2", "--device-tflops=1", "--bandwidth", "1GB", "--devi
 def test_ways_split_advice_and_command_are_printed_and_nothing_is_written(run_module, tmp_path):
     ended = run_module("launch.plan", *SMALL, *THERE)
     assert ended.returncode == 0, ended.stdout
-    assert "2 x GPU (GPUs, 1 GiB each); global batch 64" in ended.stdout
+    assert "2 x GPU (GPUs, 1.0 GiB each); global batch 64" in ended.stdout
     assert "times are counted, not measured: --device-tflops is given" in ended.stdout
     for word in ("single", "ddp", "fsdp", "model_parallel", "pipeline m=", "data_parallel"):
         assert f"\n{word}" in ended.stdout

@@ -38,11 +38,13 @@ def test_flags_that_cannot_be_are_refused(word, said):
         asked(word)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(ConfigError, match=r"no row's name begins with 'dpd'; they are: single"):
         rows(asked("--rows=single,dpd", "--devices=1"))
 
 
+@pytest.mark.slow
 def test_one_device_has_one_way():
     assert [each.row.name for each in rows(asked("--devices=1"))] == ["single"]
 

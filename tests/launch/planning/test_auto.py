@@ -32,6 +32,7 @@ def test_a_run_that_fits_is_ddp_without_a_word(train, tmp_path):
     assert "auto" not in ended.output
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_is_divided_and_told_why_and_goes_on_alike(train, tmp_path):
     words = (*WIDE, "launch.device_memory_gib=0.032")
     ended = train(*words, processes=2)

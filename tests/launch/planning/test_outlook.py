@@ -49,6 +49,7 @@ def test_a_faster_link_makes_what_sends_much_faster(config):
     assert slow["single"].step_s == fast["single"].step_s
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said_with_the_largest_batch(config):
     small = replace(GPUS, memory_bytes=9_500_000)
     found = by_name(foresee(config, small))

@@ -23,6 +23,7 @@ def test_ways_split_advice_and_command_are_printed_and_nothing_is_written(run_mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_json_has_the_same_for_programs(run_module):
     ended = run_module("launch.plan", *SMALL, *THERE, "--json", "--nodes=2")
     found = json.loads(ended.stdout)

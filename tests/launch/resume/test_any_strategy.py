@@ -78,6 +78,7 @@ def test_E18_stages_go_on_as_one_process_and_one_process_as_stages(go, tmp_path)
     assert len(list((tmp_path / "runs/left/checkpoints/last").glob("model-*-of-00002.*"))) == 2
 
 
+@pytest.mark.slow
 def test_slices_go_on_as_one_process_as_stages_and_in_other_numbers(go, tmp_path):
     check_resumed(go, tmp_path, "fsdp 2", ["single", "pipeline 2", "fsdp 3"])
     assert len(list((tmp_path / "runs/left/checkpoints/last").glob("model-*-of-00002.*"))) == 2

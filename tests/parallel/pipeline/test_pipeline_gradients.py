@@ -26,7 +26,12 @@ def gradients_agree(world, stages):
 
 @pytest.mark.parametrize(
     ("ranks", "stages"),
-    [(2, 2), pytest.param(3, 3, marks=SLOW), pytest.param(4, 4, marks=SLOW), (4, 2)],
+    [
+        (2, 2),
+        pytest.param(3, 3, marks=SLOW),
+        pytest.param(4, 4, marks=SLOW),
+        pytest.param(4, 2, marks=SLOW),
+    ],
     ids=["2", "3", "4", "2x2"],
 )
 def test_E1_E2_gradients_and_norm_are_those_of_one_process(in_ranks, ranks, stages):

@@ -86,6 +86,7 @@ def test_the_command_starts_as_many_processes_as_the_way_has(devices, at, per_no
     assert command(way, Machine(per_node, nodes), ["x.yaml"]) == wanted
 
 
+@pytest.mark.slow
 def test_remedies_are_predicted(subject):
     machine = Machine(2, memory_bytes=40_000_000)
     view = View(subject, machine, None, Factors())

@@ -17,6 +17,7 @@ def left_and_taken(world):
         assert notes.take("part/1", wait_s=0.05) is None, "it is taken once"
     world.barrier()
     before = world.store.num_keys()
+    world.barrier()  # else the other rank may have left the next note by the time it is counted
     for number in range(5):
         if world.rank:
             notes.leave(f"part/{number}", "mine")

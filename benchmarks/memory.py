@@ -26,10 +26,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 from torch.optim import Optimizer
 
+from launch.comparison.memory import resident, warm_up
 from launch.objective import objective
 from launch.task import Task
 from launch.tasks.autoencoder import Autoencoder
@@ -165,7 +165,8 @@ def measured(name: str) -> list[dict[str, int]]:
 def train(case: Case, rank: int, store: str) -> dict[str, int]:
     """Return what this process took."""
     with join(rank=rank, size=case.processes, store=store, device="cpu") as world:
-        warm_up(torch.float64 if case.precision == "float64" else torch.float32)
+        is_double = case.precision == "float64"
+        warm_up(world.device, torch.float64 if is_double else torch.float32)
         base = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
         engine = case.strategy.start(case.work(case.strategy.construct(case.task.model), world))
@@ -181,26 +182,6 @@ def train(case: Case, rank: int, store: str) -> dict[str, int]:
             batches = [case.batch("cpu") for _ in range(case.rounds)]
             take_steps(engine, tracker, batches, 2)
         return {"process": taken, "tensors": tracker.peak}
-
-
-def warm_up(dtype: torch.dtype) -> None:
-    """Load what kernels load when they are first used."""
-    pictures = torch.rand(2, 3, 16, 16, dtype=dtype)
-    model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(4096, 64)
-    ).to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    for _ in range(2):
-        split = model(pictures).view(2, 2, 4, 8)
-        seen: Tensor = functional.scaled_dot_product_attention(split, split, split)
-        functional.layer_norm(functional.gelu(seen), [8]).sum().backward()
-        optimizer.step()
-
-
-def resident(name: str) -> int:
-    """Return bytes of this process's memory: VmRSS now, VmHWM at most."""
-    words = Path("/proc/self/status").read_text().split()
-    return int(words[words.index(f"{name}:") + 1]) * 1024
 
 
 def table(names: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ Exception
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class UsageError(Exception):
     """What was wanted, what was met, and what to type next."""
@@ -29,3 +31,15 @@ class PeerLeftError(RuntimeError):
 def own_words(error: BaseException) -> str:
     """Return the texts that an exception was made of; a user's ``__str__`` may raise."""
     return " ".join(each for each in error.args if isinstance(each, str))
+
+
+def require_at_least(key: str, value: int, least: int) -> None:
+    """Raise ``UsageError`` where the value of ``key`` is less."""
+    if value < least:
+        raise UsageError(f"{key}: wanted a whole number of at least {least}, met {value}")
+
+
+def require_one_of(key: str, value: str, known: Sequence[str]) -> None:
+    """Raise ``UsageError`` where the value of ``key`` is none of ``known``."""
+    if value not in known:
+        raise UsageError(f"{key}: wanted {' or '.join(known)}, met {value!r}")

@@ -20,7 +20,6 @@ TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()
 
 READS_ENVIRONMENT = {
     "parallel.world": "who we are, where rank 0 is, which devices and interfaces are visible",
-    "launch.comparison.job": "what the processes that it starts get, and how many threads",
 }
 READS_FOREIGN = {"launch.weights.archive": "files of torch.save that users name, tensors alone"}
 PRINTS = {"launch.listeners.progress": "what a person sees", "launch.listeners.console": "same"}

@@ -28,7 +28,7 @@ def facts(wanted: Wanted) -> dict[str, Any]:
     """Return what decides the rows and their steps, as plain as JSON gives it back."""
     config = {key: each for key, each in to_dict(wanted.config).items() if key not in DECIDED}
     flags = {
-        "--devices": wanted.devices,
+        "--devices": wanted.machine.devices,
         "--steps": wanted.steps,
         "--rows": list(wanted.only),
         "--all": wanted.every,

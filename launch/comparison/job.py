@@ -53,6 +53,7 @@ class Command:
         launcher = ["--standalone", f"--nproc_per_node={row.processes}"]
         kept = [f"--cores={self.cores}"] if self.cores and row.devices == 1 else []
         return [
+            *self._threads(row),
             *(sys.executable, "-m", "torch.distributed.run", *launcher),
             *("-m", "launch.comparison.worker", f"--to={path}", *kept),
             *map(str, self.files),
@@ -60,10 +61,13 @@ class Command:
             *own,
         ]
 
-    def environment(self, row: Row) -> dict[str, str]:
-        """Return the variables of the row's processes: threads are shared out as cores are."""
-        threads = {"OMP_NUM_THREADS": str(self.cores * row.devices // row.processes)}
-        return {**os.environ, **(threads if self.cores else {})}
+    def _threads(self, row: Row) -> list[str]:
+        """Return what gives the row's processes their threads, which are shared out as cores are.
+
+        env(1) becomes the command: whoever starts it need not know the environment.
+        """
+        each = self.cores * row.devices // row.processes
+        return ["env", f"OMP_NUM_THREADS={each}"] if self.cores else []
 
 
 @dataclass
@@ -95,7 +99,6 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=command.environment(row),
                 start_new_session=True,  # Ctrl-C is for the comparison, which ends its jobs
             )
         return Job(row, process, listener, path, log)

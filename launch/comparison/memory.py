@@ -33,7 +33,7 @@ class Beyond:
             self._base = torch.cuda.memory_allocated(device)
             return
         _give_back(GIVEN_BACK)
-        self._base = _resident("VmRSS")
+        self._base = resident("VmRSS")
 
     def begin(self) -> None:
         """Forget what was needed to get ready: the peak is from here on."""
@@ -50,7 +50,7 @@ class Beyond:
         if self._device.type == "cuda":
             self._peak = torch.cuda.max_memory_allocated(self._device) - self._base
         else:
-            self._peak = max(0, _resident("VmHWM") - self._base)
+            self._peak = max(0, resident("VmHWM") - self._base)
             _give_back(USUAL)
         return self._peak
 
@@ -64,7 +64,7 @@ def _give_back(threshold: int) -> None:
         library.malloc_trim(0)
 
 
-def _resident(name: str) -> int:
+def resident(name: str) -> int:
     """Return this process's VmRSS, now, or VmHWM, at most, in bytes."""
     if STATUS.exists():
         words = STATUS.read_text().split()

@@ -10,22 +10,16 @@ from pathlib import Path
 from launch.comparison.turns import Foreseen, Found, Row
 from launch.comparison.wanted import Wanted
 from launch.config import ConfigError
-from launch.planning.machine import Machine, find_machine
+from launch.planning.machine import Machine
 from launch.planning.outlook import Prospect, foresee
 from launch.planning.sizes import shown_bytes
 
 ALL_CORES = "single, all cores"
 
 
-def machine_of(wanted: Wanted) -> Machine:
-    """Return the devices that are compared on."""
-    found = find_machine(wanted.config)
-    return replace(found, devices_per_node=wanted.devices, cores=max(1, wanted.cores))
-
-
 def rows(wanted: Wanted) -> list[Found]:
     """Return the rows, nothing run yet; what cannot be run says why. Raises ``UsageError``."""
-    machine = machine_of(wanted)
+    machine = wanted.machine
     outlook = foresee(wanted.config, machine, every=wanted.every, corrected=False)
     found = [_found(each, wanted, machine) for each in outlook.prospects]
     found[1:1] = [Found(row) for row in _all_cores(found[0].row, wanted)]
@@ -54,8 +48,9 @@ def _found(prospect: Prospect, wanted: Wanted, machine: Machine) -> Found:
 
 def _all_cores(single: Row, wanted: Wanted) -> Iterator[Row]:
     """Yield what threads give: the reference, on the cores of all devices."""
-    if wanted.cores and wanted.devices > 1:
-        yield replace(single, name=ALL_CORES, devices=wanted.devices, is_reference=False)
+    machine = wanted.machine
+    if machine.is_cpu and machine.devices > 1:
+        yield replace(single, name=ALL_CORES, devices=machine.devices, is_reference=False)
 
 
 def _scaled(found: list[Found]) -> Iterator[Row]:
@@ -70,7 +65,7 @@ def _beside(wanted: Wanted) -> Iterator[Row]:
         batch = wanted.config.train.global_batch_size
         words = shlex.split(wanted.beside)
         script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
-        yield Row(Path(script).name, (), wanted.devices, 1, batch, is_beside=True)
+        yield Row(Path(script).name, (), wanted.machine.devices, 1, batch, is_beside=True)
 
 
 def _only(found: list[Found], beginnings: tuple[str, ...]) -> list[Found]:

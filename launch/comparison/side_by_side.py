@@ -20,7 +20,6 @@ from launch.comparison.header import Header, head
 from launch.comparison.job import Command, Job
 from launch.comparison.report import text
 from launch.comparison.rounds import Pace, Rounds, Runs
-from launch.comparison.rows import machine_of
 from launch.comparison.rows import rows as all_rows
 from launch.comparison.table import lines as table
 from launch.comparison.turns import Found
@@ -104,19 +103,19 @@ class _Comparison:
         own = [each for each in table(self.found) if not each.is_scaled]
         times = [(each.foreseen_step_s, each.step_s) for each in own]
         sizes = [(each.foreseen_gib, each.peak_gib) for each in own]
-        factors = factors_of(machine_of(self.wanted), _known(times), _known(sizes))
+        factors = factors_of(self.wanted.machine, _known(times), _known(sizes))
         if _known(times):
             write_factors(place_of(self.wanted.config), factors)
 
     def _header(self) -> Header:
         wanted = self.wanted
-        cores = wanted.cores * wanted.devices
+        cores = wanted.cores * wanted.machine.devices
         return Header(
             wanted.config.name,
             wanted.command,
-            wanted.machine,
+            wanted.place,
             cores,
-            wanted.devices,
+            wanted.machine.devices,
             wanted.config.train.global_batch_size,
             datetime.now(timezone.utc).isoformat(timespec="seconds"),
             {"torch": torch.__version__, "python": platform.python_version()},

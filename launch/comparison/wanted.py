@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from launch.config import Config, ConfigError
 from launch.config.command import Parsed
-from parallel import Place, find_device
-
-MOST = 4  # devices on a CPU, unless more are asked for
+from launch.planning.machine import Machine, cpu_cores, find_machine
 
 
 @dataclass(frozen=True)
 class Wanted:
     """A comparison; files, overrides: as typed, for each row's own command.
 
-    devices: GPUs, or shares of the cores; cores: of such a share, 0 with GPUs. only: beginnings of
-    the names of rows; none: all of them.
+    machine: the devices, GPUs or shares of the cores. only: beginnings of the names of rows; none:
+    all of them.
     """
 
     config: Config
     files: tuple[Path, ...]
     overrides: tuple[str, ...]
-    devices: int
-    cores: int
+    machine: Machine
     minutes: float
     limit_s: float
     command: str
@@ -47,18 +41,24 @@ class Wanted:
         return Path(self.config.runs, f"compare-{self.config.name}")
 
     @property
-    def machine(self) -> str:
+    def cores(self) -> int:
+        """Of a device, where devices are shares of the cores; else 0."""
+        return self.machine.cores if self.machine.is_cpu else 0
+
+    @property
+    def place(self) -> str:
         """What it is compared on, in words."""
-        if not self.cores:
-            return f"{self.devices} x {torch.cuda.get_device_name(0)}"
-        each = f"{self.cores} core{'s' if self.cores > 1 else ''}"
-        return f"{self.devices} CPU processes of {each}"
+        machine = self.machine
+        if not machine.is_cpu:
+            return f"{machine.devices} x {machine.name}"
+        each = f"{machine.cores} core{'s' if machine.cores > 1 else ''}"
+        return f"{machine.devices} CPU processes of {each}"
 
 
 def wanted(words: Parsed, config: Config) -> Wanted:
     """Return what the words ask for. Raises ``ConfigError``."""
     flags = words.flags
-    found, cores = _devices(config, flags["devices"])
+    machine = _machine(config, flags["devices"])
     if flags["beside"] is not None and not flags["beside"].strip():
         raise ConfigError("--beside wants a command, such as --beside='python train.py'")
     if flags["beside"] is not None and flags["steps"] is None:
@@ -70,8 +70,7 @@ def wanted(words: Parsed, config: Config) -> Wanted:
         config,
         words.files,
         words.overrides,
-        found,
-        cores,
+        machine,
         _positive("minutes", flags["minutes"], 3.0),
         _positive("limit-s", flags["limit-s"], 120.0),
         shlex.join(["python", "-m", "launch.compare", *sys.argv[1:]]),
@@ -84,28 +83,18 @@ def wanted(words: Parsed, config: Config) -> Wanted:
     )
 
 
-def _devices(config: Config, asked: int | None) -> tuple[int, int]:
-    """Return how many devices there are to compare on, and a device's cores (0: GPUs)."""
-    device, _ = find_device(Place(), config.launch.device, config.launch.backend)
-    if device.type == "cuda":
-        there, noun = torch.cuda.device_count(), "GPU"
-    else:
-        there, noun = _cores(), "core"
+def _machine(config: Config, asked: int | None) -> Machine:
+    """Return the devices to compare on: all that are here, or as many as are asked for."""
+    found = find_machine(config)
+    there, noun = (cpu_cores(), "core") if found.is_cpu else (found.devices_per_node, "GPU")
     if asked is not None and not 0 < asked <= there:
-        plural = "s" if there > 1 else ""
+        are = "is" if there == 1 else "are"
         raise ConfigError(
-            f"--devices={asked}: wanted 1 to {there}; there are {there} {noun}{plural}"
+            f"--devices={asked}: wanted 1 to {there}; there {are} {there} {noun}"
+            f"{'s' if there > 1 else ''}"
         )
-    if device.type == "cuda":
-        return asked or there, 0
-    count = asked or min(MOST, there)
-    return count, there // count
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    count = asked or found.devices_per_node
+    return replace(found, devices_per_node=count, cores=there // count if found.is_cpu else 1)
 
 
 def _positive(name: str, value: Any, default: float) -> float:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from statistics import median
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from launch.config import Config
+from launch.folder.disk import replace_text, strict_json
 from launch.planning.machine import Machine
 
 LEAST, MOST = 0.1, 10.0  # beyond these a factor corrects nothing: something else is wrong
@@ -84,14 +83,7 @@ def factors_of(
 def write_factors(path: Path, factors: Factors) -> None:
     """Put ``factors`` in the place of what was there, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
-        json.dump(asdict(factors), file)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
+    replace_text(path, strict_json(asdict(factors)) + "\n")
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:

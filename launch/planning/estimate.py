@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from launch.planning.candidates import Candidate
 from launch.planning.pace import Pace, Paces, pace
+from parallel.partition import shares
 from parallel.pipeline import ModelParallel
-from parallel.pipeline.plan import Plan, Terms, choose, given
+from parallel.pipeline.plan import Plan, stage_times
 from parallel.pipeline.profile import LayerCost
 from parallel.pipeline.schedule import Forecast, simulate
 
@@ -135,13 +135,16 @@ def _staged(candidate: Candidate, strategy: ModelParallel, batch: int, costs: Co
     if candidate.stages <= costs.node:
         costs = replace(costs, tolls=replace(costs.tolls, sent_per_s=costs.tolls.inside_per_s))
     sizes, tolls = candidate.sizes(batch), costs.tolls
-    plan = planned(strategy, sizes, costs)
-    times, sent = _stages(plan, sizes, costs)
+    layers = _layers(sizes[0], costs)
+    plan = strategy.plan(layers, len(sizes), (tolls.latency_s, tolls.sent_per_s))
+    each_s = tolls.microbatch_s / 2  # of a forward, and of a backward
+    times = [(f + each_s, b + each_s) for f, b in stage_times(layers, plan.cuts)]
+    sent = [tolls.latency_s + layers[at - 1].out / tolls.sent_per_s for at in plan.cuts]
     course = strategy.course
     forecast = simulate(times, course.schedule, len(sizes), sent, course.ahead)
     free = simulate(times, course.schedule, len(sizes), ahead=course.ahead)
     whole = pace(costs.together, sum(sizes))
-    parts = _parts(plan, costs)
+    parts = shares([each.trained for each in layers], plan.cuts)
     shared = reduced_s(int(max(parts) * costs.gradient_bytes), candidate.replicas, tolls)
     if candidate.replicas > 1:
         shared += tolls.ddp_s
@@ -155,25 +158,6 @@ def _staged(candidate: Candidate, strategy: ModelParallel, batch: int, costs: Co
 def _idle(free: Forecast, step_s: float) -> float:
     """Return the share of time in which stages have nothing to do, messages aside."""
     return free.bubble * free.step_s / step_s if step_s else 0.0
-
-
-def planned(strategy: ModelParallel, sizes: Sequence[int], costs: Costs) -> Plan:
-    """Return the cut that ``strategy`` makes for microbatches of ``sizes``."""
-    course = strategy.course
-    terms = Terms(
-        strategy.stages,
-        len(sizes),
-        course.schedule,
-        course.ahead,
-        strategy.balance,
-        strategy.memory_limit_gib,
-        costs.tolls.sent_per_s,
-        costs.tolls.latency_s,
-    )
-    layers = _layers(sizes[0], costs)
-    if isinstance(strategy.split, str):
-        return choose(layers, terms)
-    return given(layers, terms, strategy.split)
 
 
 def _layers(samples: int, costs: Costs) -> list[LayerCost]:
@@ -190,29 +174,4 @@ def _layers(samples: int, costs: Costs) -> list[LayerCost]:
             out=round(each.out * grown),
         )
         for each in costs.layers
-    ]
-
-
-def _stages(
-    plan: Plan, sizes: Sequence[int], costs: Costs
-) -> tuple[list[tuple[float, float]], list[float]]:
-    """Return each stage's forward and backward seconds, and each cut's of a message."""
-    tolls, layers = costs.tolls, _layers(sizes[0], costs)
-    edges = [0, *plan.cuts, plan.layers]
-    times = []
-    for a, b in pairwise(edges):
-        forward_s = sum(each.forward_s for each in layers[a:b])
-        backward_s = sum(each.backward_s for each in layers[a:b])
-        times.append((forward_s + tolls.microbatch_s / 2, backward_s + tolls.microbatch_s / 2))
-    sent = [tolls.latency_s + layers[at - 1].out / tolls.sent_per_s for at in plan.cuts]
-    return times, sent
-
-
-def _parts(plan: Plan, costs: Costs) -> list[float]:
-    """Return each stage's part of the trained parameters."""
-    edges = [0, *plan.cuts, plan.layers]
-    whole = sum(each.trained for each in costs.layers)
-    return [
-        sum(each.trained for each in costs.layers[a:b]) / whole if whole else 0.0
-        for a, b in pairwise(edges)
     ]

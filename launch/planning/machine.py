@@ -101,9 +101,14 @@ def find_machine(config: Config, wanted: Wanted | None = None) -> Machine:
 
 def cpu_devices() -> tuple[int, int]:
     """Return how many devices this machine's cores make, and the cores of each."""
-    cores = len(cores_for(Place())) or os.cpu_count() or 1
+    cores = cpu_cores()
     count = min(MOST_CPU_DEVICES, cores)
     return count, cores // count
+
+
+def cpu_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(cores_for(Place())) or os.cpu_count() or 1
 
 
 def cpu_name() -> str:

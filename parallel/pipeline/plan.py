@@ -168,17 +168,21 @@ def _measured(costs: Sequence[LayerCost], balance: str) -> tuple[str, list[float
     return by, measures[by]
 
 
+def stage_times(costs: Sequence[LayerCost], cuts: Cuts) -> list[tuple[float, float]]:
+    """Return each stage's seconds of a microbatch's forward and backward, as measured."""
+    return [
+        (
+            sum(each.forward_s for each in costs[a:b]),
+            sum(each.backward_s for each in costs[a:b]),
+        )
+        for a, b in bounds(len(costs), cuts)
+    ]
+
+
 def _forecast(costs: Sequence[LayerCost], terms: Terms, cuts: Cuts) -> Forecast:
     by, values = _measured(costs, terms.balance)
-    stages = bounds(len(costs), cuts)
     if by == "time":
-        times = [
-            (
-                sum(each.forward_s for each in costs[a:b]),
-                sum(each.backward_s for each in costs[a:b]),
-            )
-            for a, b in stages
-        ]
+        times = stage_times(costs, cuts)
     else:
         times = [(part / 3, part * 2 / 3) for part in shares(values, cuts)]  # as is usual
     message_s = _message_s(costs, terms, by)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from parallel.errors import UsageError
+from parallel.errors import UsageError, require_at_least, require_one_of
 from parallel.imagined import stand_in
 from parallel.modes import autocasting
 from parallel.pipeline.alone import devices
@@ -20,7 +20,7 @@ from parallel.pipeline.link import Links, connect
 from parallel.pipeline.materialize import materialize
 from parallel.pipeline.mesh import Mesh
 from parallel.pipeline.plan import Plan, Terms, choose, given
-from parallel.pipeline.profile import MEASURES, profile
+from parallel.pipeline.profile import MEASURES, LayerCost, profile
 from parallel.pipeline.schedule import KINDS
 from parallel.pipeline.split import cuts_of
 from parallel.pipeline.unbuilt import unbuilt
@@ -55,9 +55,9 @@ class ModelParallel(Strategy):
 
     def __post_init__(self) -> None:
         for name, least in (("stages", 1), ("checkpoint_every", 0)):
-            _at_least(name, getattr(self, name), least)
-        _one_of("balance", self.balance, MEASURES)
-        _one_of("build", self.build, ("whole", "stage"))
+            require_at_least(f"strategy.{name}", getattr(self, name), least)
+        require_one_of("strategy.balance", self.balance, MEASURES)
+        require_one_of("strategy.build", self.build, ("whole", "stage"))
         limit, split = self.memory_limit_gib, self.split
         if limit is not None and not 0 < limit < math.inf:
             raise UsageError(f"strategy.memory_limit_gib: wanted a size above 0, met {limit:g}")
@@ -184,22 +184,32 @@ class ModelParallel(Strategy):
         batch: Batch | None,
         wire: tuple[float, float] | None = None,
     ) -> Plan:
-        latency_s, bytes_per_s = wire or (0.0, None)
-        terms = Terms(
-            self.stages,
-            self.course.microbatches,
-            self.course.schedule,
-            self.course.ahead,
-            self.balance,
-            self.memory_limit_gib,
-            bytes_per_s,
-            latency_s,
-        )
         device = work.world.device
         ask = work.objective.inputs
         given_first = batch if batch is None or ask is None else ask(batch)
         with autocasting(work.settings.precision, device)():
             costs = profile(found, given_first, self.balance, device)
+        return self.plan(costs, self.course.microbatches, wire)
+
+    def plan(
+        self,
+        costs: Sequence[LayerCost],
+        microbatches: int,
+        wire: tuple[float, float] | None = None,
+    ) -> Plan:
+        """Return the cut for layers that cost so much; wire: a message's latency, and bytes/s."""
+        course = self.course
+        latency_s, bytes_per_s = wire or (0.0, None)
+        terms = Terms(
+            self.stages,
+            microbatches,
+            course.schedule,
+            course.ahead,
+            self.balance,
+            self.memory_limit_gib,
+            bytes_per_s,
+            latency_s,
+        )
         if isinstance(self.split, str):
             return choose(costs, terms)
         return given(costs, terms, self.split)
@@ -220,9 +230,9 @@ class Pipeline(ModelParallel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least("microbatches", self.microbatches, 1)
-        _at_least("ahead", self.ahead, 0)
-        _one_of("schedule", self.schedule, KINDS)
+        require_at_least("strategy.microbatches", self.microbatches, 1)
+        require_at_least("strategy.ahead", self.ahead, 0)
+        require_one_of("strategy.schedule", self.schedule, KINDS)
 
     @property
     def course(self) -> Course:
@@ -237,13 +247,3 @@ class Pipeline(ModelParallel):
 def _example(work: Work) -> Batch | None:
     """Return a first microbatch; None where there is none."""
     return work.example() if work.example is not None else None
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(f"strategy.{name}: wanted a whole number of at least {least}, met {value}")
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UsageError(f"strategy.{name}: wanted {' or '.join(known)}, met {value!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallel.errors import UsageError
+from parallel.errors import UsageError, require_at_least
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,7 @@ class Keys:
     find_unused_parameters: bool = False
 
     def __post_init__(self) -> None:
-        if self.checkpoint_every < 0:
-            raise UsageError(
-                "strategy.checkpoint_every: wanted a whole number of at least 0, met "
-                f"{self.checkpoint_every}"
-            )
+        require_at_least("strategy.checkpoint_every", self.checkpoint_every, 0)
         names = self.blocks
         if names is not None and not (
             isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
